@@ -161,7 +161,7 @@ class KernelBuilder:
 
 
 def column_part(o: KernelBuilder, inner: int, rows: int, least: int = 16) -> tuple[BoundLike, BoundLike]:
-    """The columns that a work-item does: all, if the rows and chunks are enough work for every core. On a CPU it does multiples of `least`."""
+    """The columns that a work-item does: all, if the rows and chunks are enough work for every core. On a CPU: multiples of `least`."""
     length = -(-inner // max(1, parts(o.context) // rows))
     return o.part("column", inner, -(-length // least) * least if o.context.target.kind == "cpu" else length)
 

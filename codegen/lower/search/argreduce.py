@@ -1,7 +1,7 @@
 """argmax and argmin: a serial search of each row, the first of equals wins, NaN wins over all. Start at `lower_arg_reduction`.
 
 Rows of a CPU that lie in memory are searched in vectors: each lane has a best of its own, and then halves are compared (`_search_lanes`).
-Of dimensions that are not the last each lane searches a row of its own, side by side (`_search_columns`).
+Of dimensions that are not the last, and of short rows, each lane searches a row of its own (`_search_side_by_side`).
 A long row that would leave cores idle is cut in chunks; a second kernel then looks at the winners of the chunks only, in order.
 On a GPU work-groups do it (argreduce_gpu.py).
 """
@@ -34,8 +34,9 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks, length = cut(n, -(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256)
     if chunks == 1:
-        across = _plain(group, context) and inner >= 4
-        return [_search_columns(group, context) if across else _search(group, context, n, length, None, None)]
+        many = inner >= 4 or (inner == 1 and outer >= 4 and n <= tuning().arg_short)
+        side_by_side = many and _plain(group, context)
+        return [_search_side_by_side(group, context) if side_by_side else _search(group, context, n, length, None, None)]
     winners = Temp("winners", node, outer * chunks * inner, int64)
     return [_search(group, context, n, length, None, winners), _search(group, context, chunks, chunks, winners, None)]
 
@@ -124,16 +125,15 @@ def _number(x: Expression, dtype: DType) -> Expression:
     return x if x.dtype == number else Convert(x, number) if x.lanes > 1 else Cast(x, number)
 
 
-def _search_columns(group: Group, context: Context) -> Kernel:
-    """Vectors of results that are neighbours, each lane with its best. (20 of 16 x 20 x 20, inside a loop: 0.1 of the serial search's time.)"""
+def _search_side_by_side(group: Group, context: Context) -> Kernel:
+    """Vectors of results that are neighbours, each lane with its best. (20 of 16 x 20 x 20, inside a loop: 0.1 of the serial search's time;
+    100,000 rows of 12: 0.5.)"""
     o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])
-    first, last = o.part("row", outer, -(-outer // parts(context)))
-    low, high = column_part(o, inner, min(outer, parts(context)), tuning().scatter_columns)
 
-    def body(row: Index, column: Index) -> None:
+    def search(row: Index, column: Index) -> None:
         def value(i: Index) -> Expression:
             found = ev.value(x, (row * n + i) * inner + column)
             return ev.vector(found) if ev.width > 1 else found
@@ -151,8 +151,13 @@ def _search_columns(group: Group, context: Context) -> Kernel:
         result = at if at.dtype == int64 or ev.width == 1 else Convert(at, int64)
         ev.store(context.output(group, node), node, row * inner + column, result)
 
+    if inner == 1:
+        o.columns("row", outer, *column_part(o, outer, 1), lambda row: search(row, constant(0)))
+        return o.finish()
+    first, last = o.part("row", outer, -(-outer // parts(context)))
+    low, high = column_part(o, inner, min(outer, parts(context)), tuning().scatter_columns)
     with o.loop("row", outer, first, last) as row:
-        o.columns("column", inner, low, high, partial(body, row))
+        o.columns("column", inner, low, high, partial(search, row))
     return o.finish()
 
 

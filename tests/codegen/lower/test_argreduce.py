@@ -15,7 +15,7 @@ from tracegrad.support.tuning import Tuning
 CPUS = {name: TARGETS[name] for name in ("avx512", "sse, 16 cores")}
 
 
-@one_of(5, ("shape", "dtype"), product([(3, 31), (2, 64), (1, 65), (5, 129), (2, 300)],
+@one_of(5, ("shape", "dtype"), product([(3, 31), (2, 64), (37, 5), (5, 12), (1, 65), (5, 129), (2, 300)],
                                        ["float32", "float64", "int32", "int64", "uint8", "float16"]))
 def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_numpy: None) -> None:
     rng = np.random.default_rng(shape[1])
@@ -35,7 +35,7 @@ def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_num
     found = step(*map(tg.tensor, given))
     for x, y in zip(given, found[::3], strict=True):
         np.testing.assert_array_equal(np.asarray(y), x.argmax(1))
-    for tuning in (None, Tuning(arg_chunk=50)):
+    for tuning in (None, Tuning(arg_chunk=50, arg_short=0)):
         with Checked(CPUS, tuning=tuning) as checked:
             tg.trace(step.__wrapped__)(*map(tg.tensor, given))
         assert checked.count
@@ -68,7 +68,8 @@ def test_neighbours_are_lanes_and_what_is_left_is_a_narrower_vector() -> None:
     x = tg.tensor(np.random.default_rng(0).normal(size=(3, 7, 20)).astype("float32"))
     step = tg.trace(lambda x: x.argmax(1))
     np.testing.assert_array_equal(np.asarray(step(x)), np.asarray(x).argmax(1))
-    assert step.kernels().count("? x_i") >= 2 and "if (" not in step.kernels()
+    assert str(step.kernels()).count("? x_i") >= 2
+    assert "if (" not in str(step.kernels())
 
 
 def test_on_the_device() -> None:

@@ -72,7 +72,7 @@ MANY = 1 << 16                              # elements from which on it is worth
 
 @memoize(1)
 def _pocketfft() -> Any:
-    """scipy's pocketfft without scipy.fft around it: that takes 3 us a call, and has no `out`. None if it is not there, or is another one."""
+    """scipy's pocketfft without scipy.fft, which takes 3 us a call and has no `out`. None if it is not there, or is another one."""
     try:
         found = import_module("scipy.fft._pocketfft.pypocketfft")
         out, back = np.zeros(2, complex), np.zeros(2)
