@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, Buffer, clipped, rest
-from tracegrad.codegen.kernel.ir.vectors import computed_in
+from tracegrad.codegen.kernel.ir.vectors import bit_floor, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.shape import vector_width
@@ -94,32 +94,44 @@ class KernelBuilder:
             yield var.index
 
     def vectors(self, name: str, size: int, width: int, body: Callable[[Index], None]) -> None:
-        """body for every one of 0..size-1: in vectors of `width`, what is left one by one."""
-        whole, kept = size - size % width, varies(size)
-        for lanes, low, high in ((width, 0, whole), (1, whole, size)):
+        """body for every one of 0..size-1: in vectors of `width`, what is left in a narrower one and one by one."""
+        kept = varies(size)
+        for lanes, low, high in self.pieces(size, width):
             if high > low or kept:
                 var, low = Var(name, size), min(low, size - lanes)
                 with self.writer.loop(var, low, max(low, high), lanes, kept=kept), self.ev.along(var, lanes):
                     body(var.index)
 
+    def pieces(self, size: int, width: int) -> list[tuple[int, int, int]]:
+        """(lanes, begin, end): whole vectors, then a narrower one of 4 lanes at least, if that is known to fit, then single elements."""
+        whole = size - size % width
+        few = size - whole
+        narrow = bit_floor(few) if few >= 4 and not varies(size) and self.group.statements <= tuning().tail_statements else 0
+        narrower = [(narrow, whole, whole + narrow)] if narrow else []
+        return [(width, 0, whole), *narrower, (1, whole + narrow, size)]
+
     def columns(self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None]) -> None:
-        """body for every column from first to last: in vectors, what is left one by one."""
+        """body for every column from first to last: in vectors, what is left in a narrower one, if all are done, and one by one."""
         w, ev = self.writer, self.ev
         width = vector_width(self.group, self.context) if self.context.target.kind == "cpu" and self.node.dtype.kind != "b" else 1
-        if size < width or size == 1:
+        if size == 1:
+            body(constant(0))
+            return
+        if first == 0 and last == size:
+            for lanes, low, high in self.pieces(size, width) if width > 1 else [(1, 0, size)]:
+                if high > low:
+                    var = Var(name, size)
+                    with w.loop(var, low, high, lanes), ev.along(var, lanes):
+                        body(var.index)
+            return
+        if size < width:
             width = 1
-        known = first == 0 and last == size
         if width > 1:
             var = Var(name, size)
             with w.loop(var, first, last, width, whole=True), ev.along(var, width):
                 body(var.index)
-        if width > 1 and known and size % width == 0:
-            return
-        if size == 1:
-            body(constant(0))
-            return
         var = Var(name, size)
-        with w.loop(var, first if width == 1 else size - size % width if known else rest(first, last, width), last):
+        with w.loop(var, first if width == 1 else rest(first, last, width), last):
             body(var.index)
 
     def add(self, a: Expression, b: Expression, name: str) -> Local:
@@ -146,6 +158,12 @@ class KernelBuilder:
 
     def temp(self, temp: Temp, name: str, access: str) -> Buffer:
         return self.writer.buffer(temp, name, temp.dtype, access)
+
+
+def column_part(o: KernelBuilder, inner: int, rows: int, least: int = 16) -> tuple[BoundLike, BoundLike]:
+    """The columns that a work-item does: all, if the rows and chunks are enough work for every core. On a CPU: multiples of `least`."""
+    length = -(-inner // max(1, parts(o.context) // rows))
+    return o.part("column", inner, -(-length // least) * least if o.context.target.kind == "cpu" else length)
 
 
 def scratch(dtype: DType) -> DType:

@@ -89,6 +89,8 @@ class Reading:
             if node.fn.family == "contraction":
                 for o in node.operands:
                     self.force_base(o)
+            elif node.fn.family == "gather" and in_many_places(node):
+                self.forced.add(strip(node.operands[0]))
             elif node.fn.family == "fourier":                # reads each element once: what takes little is computed there
                 for o in node.operands:
                     if not self.is_leaf(strip(o)) and self.takes(o) > self.tuning.max_again:
@@ -224,6 +226,14 @@ class Reading:
 def is_own_index(gather: Node, operand: Node) -> bool:
     """Whether a gather reads in an operand where each of its own elements lies: so a search, gather after gather, is one kernel."""
     return gather.fn.family == "gather" and operand is not gather.operands[0] and operand.aval.size == gather.aval.size
+
+
+def in_many_places(gather: Node) -> bool:
+    """Whether what a gather reads is put together of several parts, each of which it would look at for every element (and every lane:
+    the kernel of a median of 9 neighbours took 0.7 s to build). Of many more elements than it reads nothing is copied."""
+    table = strip(gather.operands[0])
+    parts = len(table.operands)
+    return table.fn.name == "concat" and parts > 2 and parts * gather.aval.size >= table.aval.size
 
 
 def read_once(scatter: Node, operand: Node) -> bool:

@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Literal, Load
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import KernelBuilder, cut, parts, scratch, view
+from tracegrad.codegen.lower.serial import KernelBuilder, column_part, cut, parts, scratch, view
 from tracegrad.codegen.lower.sums import Running, in_pairs, running_dtype
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
@@ -34,12 +34,6 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     names = ("chunk_sums", "chunk_sums_low")[:1 + in_pairs(node, context.target)]
     sums = [Temp(name, node, outer * chunks * inner, scratch(running_dtype(node, context.target))) for name in names]
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
-
-
-def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
-    """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
-    length = -(-inner // max(1, parts(o.context) // rows))
-    return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
 
 
 def _begun(o: KernelBuilder) -> Running:
@@ -62,7 +56,7 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: list[Temp]) -
     pointers = [w.buffer(temp, temp.name, temp.dtype, "out") for temp in sums]
     row = o.item("row", outer)
     chunk = o.item("chunk", chunks)
-    low, high = _columns(o, inner, outer * chunks)
+    low, high = column_part(o, inner, outer * chunks)
 
     def body(column: Index) -> None:
         running = _begun(o)
@@ -96,7 +90,7 @@ def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kern
     else:
         rows = o.part("row", outer, -(-outer // parts(context)))
     chunk = o.item("chunk", chunks)
-    low, high = _columns(o, inner, outer * chunks)
+    low, high = column_part(o, inner, outer * chunks)
 
     def body(rows: list[Index], column: Index) -> None:
         running = [_begun(o) for _ in rows]
@@ -132,7 +126,7 @@ def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
     a, b = node.operands
     outer, n, inner = view(node, node.attrs["dim"])
     row = o.item("row", outer)
-    low, high = _columns(o, inner, outer)
+    low, high = column_part(o, inner, outer)
 
     def body(column: Index) -> None:
         first = row * n * inner + column

@@ -15,7 +15,7 @@ from tracegrad.support.tuning import Tuning
 CPUS = {name: TARGETS[name] for name in ("avx512", "sse, 16 cores")}
 
 
-@one_of(5, ("shape", "dtype"), product([(3, 31), (2, 64), (1, 65), (5, 129), (2, 300)],
+@one_of(5, ("shape", "dtype"), product([(3, 31), (2, 64), (37, 5), (5, 12), (1, 65), (5, 129), (2, 300)],
                                        ["float32", "float64", "int32", "int64", "uint8", "float16"]))
 def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_numpy: None) -> None:
     rng = np.random.default_rng(shape[1])
@@ -35,10 +35,41 @@ def test_rows_are_searched_in_vectors(shape: tuple[int, int], dtype: str, on_num
     found = step(*map(tg.tensor, given))
     for x, y in zip(given, found[::3], strict=True):
         np.testing.assert_array_equal(np.asarray(y), x.argmax(1))
+    for tuning in (None, Tuning(arg_chunk=50, arg_short=0)):
+        with Checked(CPUS, tuning=tuning) as checked:
+            tg.trace(step.__wrapped__)(*map(tg.tensor, given))
+        assert checked.count
+
+
+@one_of(5, ("shape", "dtype"), product([(2, 5, 17), (1, 3, 4), (3, 1, 8), (33, 4, 6), (1, 300, 23), (2, 2, 300)],
+                                       ["float32", "float64", "int32", "int64", "uint8", "float16"]))
+def test_neighbours_are_searched_side_by_side(shape: tuple[int, ...], dtype: str, on_numpy: None) -> None:
+    few = np.random.default_rng(shape[1]).integers(0, 4, shape).astype(dtype)        # many equals: the first wins
+    given = [few, np.full(shape, 2, dtype)]
+    if few.dtype.kind == "f":
+        nans = few - 2
+        nans[0, shape[1] // 2:, ::3], nans[-1, -1], nans[:, 0, ::2] = np.nan, np.nan, -np.inf
+        given += [nans, np.full(shape, np.nan, dtype), np.where(few > 1, -0.0, 0.0).astype(dtype)]
+
+    @tg.trace
+    def step(*xs: Any) -> Any:
+        return [y for x in xs for y in (x.argmax(1), (x * 2).argmin(1), x.flip(1)[:, :, 1:].argmax(1), x.max(1).indices)]
+
+    found = step(*map(tg.tensor, given))
+    for x, y in zip(given, found[::4], strict=True):
+        np.testing.assert_array_equal(np.asarray(y), x.argmax(1))
     for tuning in (None, Tuning(arg_chunk=50)):
         with Checked(CPUS, tuning=tuning) as checked:
             tg.trace(step.__wrapped__)(*map(tg.tensor, given))
         assert checked.count
+
+
+def test_neighbours_are_lanes_and_what_is_left_is_a_narrower_vector() -> None:
+    x = tg.tensor(np.random.default_rng(0).normal(size=(3, 7, 20)).astype("float32"))
+    step = tg.trace(lambda x: x.argmax(1))
+    np.testing.assert_array_equal(np.asarray(step(x)), np.asarray(x).argmax(1))
+    assert str(step.kernels()).count("? x_i") >= 2
+    assert "if (" not in str(step.kernels())
 
 
 def test_on_the_device() -> None:

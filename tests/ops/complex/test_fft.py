@@ -5,6 +5,7 @@ test_fft_torch.py compares with torch (slow).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -242,3 +243,31 @@ def test_source_runs() -> None:
     exec(f.source(), world)
     for found, value in zip(world["f"](x), wanted, strict=True):
         close(found, value)
+
+
+@pytest.mark.parametrize("library", ["scipy.fft", "numpy.fft"])
+def test_of_any_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pocketfft is called without scipy around it; scipy.fft or numpy.fft is where that is not there, or would write over what it reads."""
+    z = np.random.default_rng(0).normal(size=(3, 4, 6, 2)).astype(np.float32).view(np.complex64)[..., 0]
+    calls: list[tuple[str, np.ndarray, tuple[int, ...], bool, str, int]] = [
+        ("c2c", z, (-1,), False, "one", 0), ("c2c", z, (-3, -1), True, "whole", 0), ("c2c", z, (-2,), True, "root", 0),
+        ("r2c", z.real.copy(), (-2,), False, "root", 0), ("c2r", z, (-1,), True, "whole", 10), ("c2r", z, (-2,), True, "one", 7)]
+
+    def computed(into: bool) -> list[np.ndarray]:
+        found = []
+        for function, x, dims, inverse, scale, n in calls:
+            y = transforms._computed(function, x, dims, inverse, scale, None, *[n] * (n > 0))
+            out = np.empty_like(y) if into else None
+            again = transforms._computed(function, x, dims, inverse, scale, out, *[n] * (n > 0))
+            found.append(again if out is None else out)
+        return found
+
+    same = z.copy()
+    transforms._computed("c2c", same, (-1,), False, "one", same)         # in place
+    close(same, np.fft.fft(z), "in place", 30)
+    plain = computed(False)
+    monkeypatch.setattr(transforms, "_pocketfft", lambda: None)
+    monkeypatch.setattr(transforms, "_library", lambda: importlib.import_module(library))
+    for into in (False, True):
+        for a, b in zip(plain, computed(into), strict=True):
+            close(a, b, library, 30)

@@ -70,12 +70,34 @@ def _library() -> Any:
 MANY = 1 << 16                              # elements from which on it is worth to wake threads
 
 
-def _computed(function: str, x: Any, *args: Any, out: Any = None, **named: Any) -> Any:
-    """library.function(x, ...), written to `out` if that is given."""
-    library = _library()
+@memoize(1)
+def _pocketfft() -> Any:
+    """scipy's pocketfft without scipy.fft, which takes 3 us a call and has no `out`. None if it is not there, or is another one."""
+    try:
+        found = import_module("scipy.fft._pocketfft.pypocketfft")
+        out, back = np.zeros(2, complex), np.zeros(2)
+        found.r2c(np.array([3.0, 1.0]), (-1,), True, 0, out, 1)
+        found.c2r(out, (-1,), 2, False, 2, back, 1)
+        found.c2c(out.copy(), (-1,), True, 0, out, 1)
+        return found if (*back, *out.real) == (3.0, 1.0, 6.0, 2.0) else None
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
+_NUMBERS = {"one": 0, "root": 1, "whole": 2}           # pocketfft's of scales
+
+
+def _computed(function: str, x: Any, dims: Dims, inverse: bool, scale: str, out: Any, *sizes: int) -> Any:
+    """pocketfft's c2c, r2c or c2r of x, along `dims`, written to `out` if that is given. sizes: of the result along the last, for c2r."""
+    direct, workers = _pocketfft(), CORES if x.size > MANY else 1
+    if direct is not None and x.flags.aligned and (out is None or not np.may_share_memory(x, out)):
+        return getattr(direct, function)(x, dims, *sizes, not inverse, _NUMBERS[scale], out, workers)
+    library, norm = _library(), _norm(scale, inverse)
+    name = {"c2c": "ifftn" if inverse else "fftn", "r2c": "rfft", "c2r": "irfft"}[function]
+    named: dict[str, Any] = {"axes": dims} if function == "c2c" else {"axis": dims[0]}
     if library is np.fft:
-        return getattr(library, function)(x, *args, out=out, **named)
-    y = getattr(library, function)(x, *args, workers=CORES if x.size > MANY else 1, **named)
+        return getattr(library, name)(x, *sizes, norm=norm, out=out, **named)
+    y = getattr(library, name)(x, *sizes, norm=norm, workers=workers, **named)
     if out is not None:
         out[...] = y
     return y
@@ -98,10 +120,10 @@ class Dft(Transform):
     def results(self, x: Any, *, dims: Dims, inverse: bool, scale: str) -> list[Any]:
         if not x.size:
             return [x]
-        return [_computed("ifftn" if inverse else "fftn", x, axes=dims, norm=_norm(scale, inverse))]
+        return [_computed("c2c", x, dims, inverse, scale, None)]
 
     def into(self, outs: Sequence[Any], x: Any, *, dims: Dims, inverse: bool, scale: str) -> None:
-        _computed("ifftn" if inverse else "fftn", x, axes=dims, norm=_norm(scale, inverse), out=outs[0])
+        _computed("c2c", x, dims, inverse, scale, outs[0])
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dims: Dims, inverse: bool, scale: str, index: int) -> tuple[Any, ...]:
         return (dft(ct, dims, not inverse, scale),)
@@ -123,10 +145,10 @@ class RealDft(Transform):
     def results(self, x: Any, *, dim: int, scale: str) -> list[Any]:
         if not x.size:
             return [np.empty(_resized(x.shape, dim, x.shape[dim] // 2 + 1), dtypes.complex_of(x.dtype))]
-        return [_computed("rfft", x, axis=dim, norm=_norm(scale, False))]
+        return [_computed("r2c", x, (dim,), False, scale, None)]
 
     def into(self, outs: Sequence[Any], x: Any, *, dim: int, scale: str) -> None:
-        _computed("rfft", x, axis=dim, norm=_norm(scale, False), out=outs[0])
+        _computed("r2c", x, (dim,), False, scale, outs[0])
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dim: int, scale: str, index: int) -> tuple[Any, ...]:
         n = x.shape[dim]
@@ -152,10 +174,10 @@ class HalfDft(Transform):
     def results(self, x: Any, *, dim: int, n: int, scale: str) -> list[Any]:
         if not x.size:
             return [np.zeros(_resized(x.shape, dim, n), dtypes.real_of(x.dtype))]
-        return [_computed("irfft", x, n, axis=dim, norm=_norm(scale, True))]
+        return [_computed("c2r", x, (dim,), True, scale, None, n)]
 
     def into(self, outs: Sequence[Any], x: Any, *, dim: int, n: int, scale: str) -> None:
-        _computed("irfft", x, n, axis=dim, norm=_norm(scale, True), out=outs[0])
+        _computed("c2r", x, (dim,), True, scale, outs[0], n)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dim: int, n: int, scale: str, index: int) -> tuple[Any, ...]:
         return (_weighted(real_dft(ct, dim, scale), dim, n, 2.0),)
