@@ -36,7 +36,7 @@ def way_to_sum_up(value: Any) -> Callable[[Any], Any] | None:
 def objects_in(value: Any) -> Sequence[Any]:
     """The Python objects that such a value holds."""
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return value.ravel().tolist()  # type: ignore[no-any-return]
+        return value.ravel().tolist()
     return (value.get(None),) if isinstance(value, ContextVar) else ()
 
 
