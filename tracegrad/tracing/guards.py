@@ -24,7 +24,7 @@ import numpy as np
 import optree
 
 from tracegrad.errors import TraceError, TracegradError
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import RunTimeNumber, Tensor
 from tracegrad.tracing.contents import objects_in, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
@@ -148,8 +148,9 @@ class GuardSet:
                 found.append((slot, now))
                 return
             leaves = optree.tree_leaves(now, none_is_leaf=True, namespace=ORDERED)
-            plain = all(type(x) is Tensor or isinstance(x, _SCALARS) for x in leaves)
-            if plain and any(type(x) is Tensor for x in leaves) and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
+            made = [type(x) in (Tensor, RunTimeNumber) for x in leaves]
+            plain = any(made) and all(m or isinstance(x, _SCALARS) for m, x in zip(made, leaves, strict=True))
+            if plain and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
                 found.append((slot, now))
 
         for container, key, value in self._items:
