@@ -449,3 +449,9 @@ def test_other_names_of_arguments() -> None:
     assert tg.asarray([1.0], requires_grad=True).requires_grad
     with pytest.raises(TypeError, match=r"sum.*unexpected keyword argument 'tensor'"):
         tg.sum(x, tensor=x)
+
+
+def test_parameters_and_buffers_of_lists_have_the_dtype_of_tensor():
+    assert nn.Parameter([1.0, 2.0]).dtype == nn.Parameter(3.0).dtype == nn.Buffer([1.0]).dtype == tg.float32
+    assert nn.Buffer([1, 2]).dtype == tg.int64
+    assert nn.Parameter(np.ones(2)).dtype == tg.float64

@@ -326,3 +326,11 @@ def test_atens_names() -> None:
     close(mean, 0.1 * x.mean(0))
     assert found[3].dtype == tg.uint8
     close(aten._native_batch_norm_legit(tg.tensor(x), None, None, True, 0.1, 1e-5)[0], found[0].numpy())
+
+
+def test_istft_in_vmap_takes_windows_of_a_batch() -> None:
+    """The window's values, which are looked at elsewhere, are not known there."""
+    x, window = tg.randn(3, 16), tg.rand(3, 8) + 0.5
+    spectra = tg.stack([tg.stft(a, 8, 2, window=w, return_complex=True) for a, w in zip(x, window, strict=True)])
+    back = tg.vmap(lambda s, w: tg.istft(s, 8, 2, window=w))(spectra, window)
+    np.testing.assert_allclose(back.numpy(), x.numpy(), atol=1e-5)

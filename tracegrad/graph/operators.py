@@ -158,6 +158,9 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
     if ours:
         return None
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])
+    if of_type and any(isinstance(a, Operators) and getattr(a, "_n", a).aval.weak for a in (*args, *kwargs.values())):
+        return ArgumentTypeError(f"{name}: takes no run-time numbers here, as floats are that a traced function was given, of ({given}); "
+                                 "keep the number in an attribute or variable that the function reads: it is recorded anew for each value")
     if of_type:
         return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({given}): {error}")
     return ArgumentError(f"{name}: an argument has a value that it does not take, of ({given}): {error}")

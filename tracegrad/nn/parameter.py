@@ -11,7 +11,13 @@ from tracegrad.graph.ir import ADDRESSED
 from tracegrad.graph.locations import user_location
 from tracegrad.support.modes import state
 from tracegrad.tensors.creation.filled import empty
+from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor, from_array
+
+
+def _source(data: Any) -> Tensor:
+    """What a parameter or buffer is made of. Arrays keep their dtype; lists and numbers get that of `tensor`."""
+    return data if isinstance(data, Tensor) else from_array(data) if isinstance(data, np.ndarray) else tensor(data)
 
 
 def _refuse_large(call: str, source: Tensor) -> None:
@@ -28,7 +34,7 @@ def _refuse_large(call: str, source: Tensor) -> None:
 class Parameter(Tensor):
     """A tensor that requires grad and registers itself with the Module it is assigned to.
 
-    data: a Tensor (its present value is taken; later in-place changes of it do not show here, unlike torch) or a numpy array.
+    data: a Tensor (its present value is taken; later in-place changes of it do not show here, unlike torch), or what `tensor` takes.
     It takes attributes of one's own (`p.no_decay = True`); a copy has none of them, what is pickled keeps them.
     Raises TraceError inside @trace: parameters are made once, outside.
     Any shape; dtype: float or complex, else (with requires_grad) DTypeError.
@@ -42,7 +48,7 @@ class Parameter(Tensor):
         if state.trace is not None:
             raise TraceError(f"Parameter at {user_location()}: made inside @trace ({state.trace.name}), where it would be new at every "
                              "call; make modules and parameters outside")
-        source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
+        source = _source(data)
         _refuse_large("Parameter", source)
         super().__init__(source.detach()._node(), source.device)
         if requires_grad:
@@ -70,7 +76,7 @@ class Buffer(Tensor):
     __slots__ = ("persistent",)
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
-        source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
+        source = _source(data)
         _refuse_large("Buffer", source)
         super().__init__(source.detach()._node(), source.device)
         self.persistent = persistent

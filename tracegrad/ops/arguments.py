@@ -263,7 +263,8 @@ def integer(name: str, argument: str, value: Any) -> int:
     except TypeError:
         found = None
     if found is None or isinstance(value, bool):
-        raise _not_integers(f"{name}: {argument} must be an integer, got {value!r}", value)
+        got = f"a tensor of {value.aval}" if isinstance(value, Node) else repr(value)
+        raise _not_integers(f"{name}: {argument} must be an integer, got {got}", value)
     return found
 
 

@@ -9,29 +9,28 @@ and whatever else lies outside of Python's objects.
 
 from __future__ import annotations
 
-import array
 import builtins
 import functools
 import operator
-import random
 import sys
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import optree
 
 from tracegrad.errors import TraceError, TracegradError
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import RunTimeNumber, Tensor
+from tracegrad.tracing.contents import objects_in, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
     function_in,
+    imported_names,
     is_foreign,
     is_foreign_function,
     loaded_names,
@@ -72,7 +71,9 @@ class Slot:
     def get(self) -> Any:
         if self.variable is not None:
             return getattr(self.owner, self.key, _MISSING)
-        return self.owner[self.key] if _has(self.owner, self.key) else _MISSING
+        with suppress(KeyError, IndexError):
+            return self.owner[self.key]
+        return _MISSING
 
     def set(self, value: Any) -> None:
         if self.variable is not None:
@@ -147,8 +148,9 @@ class GuardSet:
                 found.append((slot, now))
                 return
             leaves = optree.tree_leaves(now, none_is_leaf=True, namespace=ORDERED)
-            plain = all(type(x) is Tensor or isinstance(x, _SCALARS) for x in leaves)
-            if plain and any(type(x) is Tensor for x in leaves) and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
+            made = [type(x) in (Tensor, RunTimeNumber) for x in leaves]
+            plain = any(made) and all(m or isinstance(x, _SCALARS) for m, x in zip(made, leaves, strict=True))
+            if plain and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
                 found.append((slot, now))
 
         for container, key, value in self._items:
@@ -179,6 +181,10 @@ class GuardSet:
     def asks(self) -> bool:
         """Whether some code may ask for an attribute that is not there."""
         return self._dynamic or not self._names.isdisjoint(("getattr", "hasattr", "AttributeError"))
+
+    def shapes(self, known: Container[int]) -> list[tuple[Tensor, Any]]:
+        """The tensors that were found (but views, and those of these ids), with their shapes and dtypes: Python may have looked at them."""
+        return [(t, t._n.aval) for t in self._alive if isinstance(t, Tensor) and t._base is None and id(t) not in known]
 
     def __contains__(self, value: Any) -> bool:
         """Whether the very object `value` was found."""
@@ -232,7 +238,8 @@ class GuardSet:
             names[name] = thing
             return name
 
-        reads = [(f"{called(container)}[{called(key)}]", value) for container, key, value in self._items]
+        reads = [(f"{called(container)}.get({called(key)}, missing)" if value is _MISSING else f"{called(container)}[{called(key)}]", value)
+                 for container, key, value in self._items]
         reads += [(f"{called(o)}.{name}" if name in _OF_FUNCTIONS else f"getattr({called(o)}, {called(name)}, missing)", value)
                   for o, name, value in self._attributes_of]
         lines = ["try:"]
@@ -309,6 +316,8 @@ class GuardSet:
             self._found += (value.__func__, value.__self__)
         elif isinstance(value, functools.partial):
             self._found += (value.func, value.args, value.keywords)
+        elif isinstance(value, operator.attrgetter):
+            self._names.update(name for path in value.__reduce__()[1] for name in path.split("."))
         elif isinstance(value, types.BuiltinMethodType):
             if not isinstance(value.__self__, types.ModuleType):
                 self._found.append(value.__self__)
@@ -325,21 +334,11 @@ class GuardSet:
             if not isinstance(value, frozenset):
                 self._sum(value, frozenset)
             self._found += value
-        elif isinstance(value, (bytearray, array.array)):
-            self._sum(value, bytes)
-        elif isinstance(value, np.ndarray):
-            self._sum(value, _array_contents)
-        elif isinstance(value, random.Random):
-            self._sum(value, random.Random.getstate)
-        elif _is_generator(value):
-            self._sum(value, _generator_state)
-        elif isinstance(value, ContextVar):
-            self._sum(value, _context_value)
-            self._found.append(_context_value(value))
         elif isinstance(value, weakref.ref):
             self._found.append(value())
-        elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-            self._sum(value, _progress)
+        elif (summed := way_to_sum_up(value)) is not None:
+            self._sum(value, summed)
+            self._found += objects_in(value)
         elif hasattr(type(value), "__wrapped__") or "__wrapped__" in getattr(value, "__dict__", ()):
             self._found.append(value.__wrapped__)
             self._instances.append(value)
@@ -347,10 +346,11 @@ class GuardSet:
             self._instances.append(value)
 
     def _function(self, f: types.FunctionType) -> None:
-        self._found.append(getattr(f, "__wrapped__", None))
+        self._found += (getattr(f, "__wrapped__", None), getattr(f, "registry", None))       # registry: functools.singledispatch's
         if is_foreign_function(f):
             return
         self._functions.append(f)
+        self._instances.append(f)                            # it may have attributes
         self._names.update(names_of(f.__code__))
         self._dynamic |= any(map(asks_for_any_attribute, codes_of(f.__code__)))
         for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=False):
@@ -366,6 +366,8 @@ class GuardSet:
                 self._note(f.__globals__, name, f.__globals__[name])
             elif hasattr(builtins, name):                    # somebody may put a global before it
                 self._absent.append((f.__globals__, name))
+        for name in imported_names(f):                       # one that the body itself imports first is watched from the second call on
+            self._note(sys.modules, name, sys.modules.get(name, _MISSING))
 
     def _attributes(self, o: Any, names: set[str]) -> None:
         attributes = getattr(o, "__dict__", None)
@@ -374,9 +376,18 @@ class GuardSet:
                 self._note_length(attributes)
                 for name, value in list((attributes or {}).items()):
                     self._note(attributes, name, value, o)
+        elif isinstance(o, types.FunctionType):
+            if attributes or (self.asks and o.__name__ in o.__code__.co_names + o.__code__.co_freevars):      # it may give itself one
+                self._note_length(attributes)
+                for name in sorted(names & set(attributes or ())):
+                    self._note(attributes, name, (attributes or {})[name], o)
         elif isinstance(o, type):
             self._class(o, names)
+            if not is_foreign(type(o)):                      # a metaclass
+                self._class(type(o), names)
         elif isinstance(o, types.ModuleType):
+            if o is np and "random" in names:
+                self._found.append(np.random)                # numpy loads it when it is named, which may be in the body only
             for name in sorted(names & set(attributes or ())):
                 self._note(attributes, name, (attributes or {})[name])
         else:
@@ -384,7 +395,7 @@ class GuardSet:
             users = not is_foreign(kind)
             # All attributes of: nn.Module, optimizers; containers whose code we do not read; objects that are asked for computed names.
             everything = getattr(kind, "_trace_all_attributes", False) or (
-                (self._dynamic or hasattr(kind, "__getattr__")) if users else isinstance(o, (Mapping, MutableSequence)))
+                (self._dynamic or hasattr(kind, "__getattr__")) if users else hasattr(kind, "__getitem__"))
             if isinstance(attributes, dict):
                 if users or everything:
                     self._note_length(attributes)
@@ -409,7 +420,7 @@ class GuardSet:
             self._classes[id(members)] = base
             self._note_length(members, base)
             for name, member in list(members.items()):
-                if name in names or (name.startswith("__") and isinstance(member, types.FunctionType)):
+                if name in names or (name.startswith("__") and isinstance(function_in(member), types.FunctionType)):
                     self._note(members, name, member, base)
                     self._found.append(function_in(member))
 
@@ -425,38 +436,6 @@ def containers(value: Any) -> Iterator[Any]:
         yield value
         for item in value.values() if isinstance(value, dict) else value:
             yield from containers(item)
-
-
-def _has(container: Any, key: Any) -> bool:
-    try:
-        container[key]
-    except (KeyError, IndexError):
-        return False
-    return True
-
-
-def _context_value(variable: ContextVar[Any]) -> Any:
-    return variable.get(None)
-
-
-def _array_contents(a: np.ndarray[Any, Any]) -> Any:
-    return a.shape, a.dtype, a.tobytes()
-
-
-def _is_generator(value: Any) -> bool:
-    """Whether numpy draws from it. (numpy.random is loaded when it is named: 7 ms of a first call, and nobody has a generator before.)"""
-    return "numpy.random" in sys.modules and isinstance(value, (np.random.Generator, np.random.RandomState))
-
-
-def _generator_state(g: Any) -> str:
-    with np.printoptions(threshold=sys.maxsize):
-        return repr(g.bit_generator.state if isinstance(g, np.random.Generator) else g.get_state())
-
-
-def _progress(iterator: Any) -> Any:
-    """How far an iterator is, as far as it tells."""
-    frame = getattr(iterator, "gi_frame", None)
-    return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
 
 
 def in_words(change: Change) -> str:

@@ -21,6 +21,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dt
 _LIMIT = 100_000
 
 
+_IMPORT = dis.opmap["IMPORT_NAME"]
 _OWN = dirname(dirname(__file__))                   # the package
 _FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
 _INSTALLED = ("site-packages", "dist-packages")     # folders of installed packages; the second one is Debian's
@@ -126,6 +127,22 @@ def names_of(code: types.CodeType) -> set[str]:
     for c in codes_of(code):
         names.update(c.co_names)
         names.update(k for k in c.co_consts if isinstance(k, str) and k.isidentifier())
+    return names
+
+
+def imported_names(f: types.FunctionType) -> set[str]:
+    """The modules that a function imports in its body, by their full names, and the packages that they are in."""
+    names: set[str] = set()
+    for c in codes_of(f.__code__):
+        level = 0
+        for i in dis.get_instructions(c) if _IMPORT in c.co_code[::2] else ():
+            if i.opname == "LOAD_CONST" and isinstance(i.argval, int):
+                level = i.argval
+            elif i.opcode == _IMPORT:
+                package = (f.__globals__.get("__package__") or "").split(".")
+                path = [*package[:len(package) + 1 - level], i.argval] if level else [i.argval]
+                parts = ".".join(part for part in path if part).split(".")
+                names.update(".".join(parts[:k]) for k in range(1, len(parts) + 1))
     return names
 
 

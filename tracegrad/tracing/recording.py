@@ -22,7 +22,7 @@ from tracegrad.numpy_backend.interpreter import evaluate
 from tracegrad.support.dtypes import complex128, float64, int64
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.parts.history import become_leaf
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import RunTimeNumber, Tensor
 
 _VARIABLE = REGISTRY["variable"]
 CONSTANT = 1 << 16           # bytes up to which a tensor of host data is a constant of the program
@@ -105,7 +105,7 @@ class Recording:
         """The tracer for argument leaf number `index`."""
         if isinstance(leaf, (float, complex)):
             dtype = float64 if isinstance(leaf, float) else complex128
-            return Tensor(self._input(Aval((), dtype, True), label, ("arg", index)), self.device, self)
+            return RunTimeNumber(self._input(Aval((), dtype, True), label, ("arg", index)), self.device, self)
         self.place_argument(leaf, ("arg", index), label)
         return leaf
 

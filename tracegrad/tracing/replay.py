@@ -58,6 +58,7 @@ class Replay:
             for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
+        self.shapes = guard_set.shapes(recording.captured.keys() | recording.adopted.keys() | recording.places.keys())
         self.aliases = reached(flat, guard_set)
         recipe = _Recipe(recording, result, flat, guard_set, returned, self.assigned.values)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
@@ -144,6 +145,9 @@ class Replay:
                 return "a tensor was {}", f"on {device.name} and is on {tensor._device.name}"
             if (tensor._hooks or hooks) and tuple(tensor._hooks or ()) != hooks:
                 return "a tensor has other hooks now",
+        for tensor, aval in self.shapes:
+            if tensor._n.aval is not aval and tensor._n.aval != aval:
+                return "a tensor was {}", f"{aval} and is {tensor._n.aval}"
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
                 return "a tensor has a gradient now, and had none",

@@ -116,8 +116,8 @@ def istft(input: Array, n_fft: int, hop_length: int | None = None, win_length: i
 
     The arguments are those of stft. onesided: default where there are not n_fft frequencies. length: of the signal (default: what all
     frames cover, with center less n_fft // 2 at both ends). return_complex: of a complex signal, from a twosided spectrum.
-    Raises ArgumentError where the windows, overlapped and added, leave a point of the signal uncovered (inside @trace a window's
-    values are not known: there such points are NaN or infinite).
+    Raises ArgumentError where the windows, overlapped and added, leave a point of the signal uncovered (inside @trace and vmap a
+    window's values are not known: there such points are NaN or infinite).
     D. Griffin, J. Lim, "Signal estimation from modified short-time Fourier transform" (1984).
 
     >>> w = tg.hann_window(16)
@@ -125,7 +125,7 @@ def istft(input: Array, n_fft: int, hop_length: int | None = None, win_length: i
     """
     sizes = _sizes("istft", n_fft, hop_length, win_length, window)
     found = _istft(input, sizes, window, bool(center), bool(normalized), onesided, length, bool(return_complex))
-    if window is not None and (isinstance(window, Node) or state.trace is not None):
+    if window is not None and (isinstance(window, Node) or state.trace is not None or state.examples):
         return found
     n, hop, long = sizes
     values = np.ones(long) if window is None else window.detach().numpy()
