@@ -55,8 +55,8 @@ class _Step(NamedTuple):
 
 @memoize(1000)
 def _in_blocks(shape: tuple[int, ...], dim: tuple[int, ...], rows: bool) -> list[_Step]:
-    """How to add up an array, one step after the other: of the last dimensions, if it lies row by row, as NumPy does it, then of the others,
-    neighbours as one. No step adds up many numbers one after the other.
+    """How to add up an array, one step after the other: of the last dimensions, if it lies row by row, as NumPy does it, then of the
+    others, neighbours as one. No step adds up many numbers one after the other.
     """
     if rows and _pairwise(shape, dim):
         return [_Step(None, dim)]
@@ -87,7 +87,8 @@ def _of_one(before: tuple[int, ...], sizes: tuple[int, ...], after: tuple[int, .
         if sums == 1:                                   # a prime number: they are few enough
             break
         if count * sums < n:
-            uneven = (*before, n, *after), (*every, slice(count * sums)), (*every, slice(count * sums, n)), (*every, slice(n - count * sums))
+            many = count * sums
+            uneven = (*before, n, *after), (*every, slice(many)), (*every, slice(many, n)), (*every, slice(n - many))
         steps.append(_Step((*before, count, sums, *after), axis, uneven))
         n, whole = sums, None
         if even:
