@@ -68,7 +68,8 @@ class EagerCall:
         self.wide = any(n.dtype in (np.float64, np.complex128) for n in order)
         self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
         own = self.results if not (self.views or self.history) and len(ends) == len(call.ends) else []
-        self.leaf, self.leaves = (own[0], []) if own and call.result is not None else (None, own)
+        self.leaf: Any = own[0] if own and call.result is not None else None
+        self.leaves = own if self.leaf is None else []
 
     def arrays(self, nodes: Sequence[Node], device: Any) -> Any:
         """The results' arrays; None where they cannot be had now. (A hot path.)"""
