@@ -208,11 +208,12 @@ _new = Buffer.__new__
 class HostBuffer(Buffer):
     """A Buffer whose contents are still the numpy array `array`. The first command that needs `mem` has them uploaded, and lets it go."""
 
-    __slots__ = ("_made", "array")
+    __slots__ = ("_made", "array", "fits")                 # fits: an aval that the array was seen to have, or None
     array: np.ndarray[Any, Any] | None
 
     def __init__(self, device: Device, array: np.ndarray[Any, Any]) -> None:
         self.device, self.array, self.deferred_checks = device, array, ()
+        self.fits: Any = None
 
     def __getattr__(self, name: str) -> Any:
         """What most never need, when it is first asked for: one is made for every small operation."""

@@ -364,15 +364,26 @@ def test_images_whose_channels_come_last_are_cast_row_by_row():
         assert rule(rows).strides == tuple(4 * s for s in rows.strides)
 
 
-@pytest.mark.parametrize("shape", [(136, 5), (33,), (3, 300, 4), (257, 2, 17)])
-def test_sums_in_blocks_that_are_left_over(shape):
-    """Written, step by step and as blocks of 16 by hand: to the same bits."""
-    x = np.random.default_rng(0).standard_normal((*shape, 3)).astype(np.float32)
-    dim = len(shape) - 2 if len(shape) > 1 else 0
+@pytest.mark.parametrize(("shape", "dim", "sums"), [((8, 17, 3), (0, 1), (8,)), ((33, 2), (0,), (3,)), ((3, 300, 4), (1,), (15,)),
+                                                    ((37, 5), (0,), (3,)), ((2, 1009, 3), (1,), (64, 8)), ((31, 3), (0,), ())])
+def test_sums_are_made_of_few_numbers_each(shape, dim, sums):
+    """Written, step by step and by hand, number after number: to the same bits. (Of 37 and of 1009 numbers some are left over.)"""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     routine, constants = made_of(lambda x: x.sum(dim), x)
-    moved = np.ascontiguousarray(np.moveaxis(x, dim, 0))
-    while len(moved) > 16:
-        moved = np.stack([np.add.reduce(moved[k:k + 16], 0) for k in range(0, len(moved), 16)])
-    wanted = np.add.reduce(moved, 0).tobytes()
+    moved = np.moveaxis(x, dim, range(len(dim))).reshape(-1, *[n for d, n in enumerate(shape) if d not in dim])
+    for count in (*sums, 1):
+        found = moved[:count].copy()
+        for k in range(count, len(moved) - len(moved) % count, count):
+            found += moved[k:k + count]
+        found[:len(moved) % count] += moved[len(moved) - len(moved) % count:]
+        moved = found
     for _ in range(numpy_program.WRITTEN + 2):
-        assert routine([x], constants, [])[0].tobytes() == wanted
+        assert routine([x], constants, [])[0].tobytes() == moved[0].tobytes()
+
+
+def test_a_sum_of_many_numbers_keeps_its_digits():
+    """Along dimensions in front of others, alone and together: NumPy alone adds up one after the other, and loses three digits."""
+    x = np.random.default_rng(0).random((500, 400, 3)).astype(np.float32)
+    for dim in ((0,), (0, 1), (1,)):
+        wanted = x.sum(dim, dtype=np.float64)
+        assert np.max(np.abs(REGISTRY["sum"].numpy(x, dim=dim) - wanted) / wanted) < 3e-7

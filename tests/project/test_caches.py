@@ -33,7 +33,7 @@ OTHERS = {
     "codegen.plan.arguments.generic": {"kept": "one folder of the disk"},
     "codegen.lower.context": {"LOWERINGS": "registry", "TARGET_LOWERINGS": "registry"},
     "codegen.kernel.ir.instructions": {"INSTRUCTIONS": "registry"},
-    "support.modes": {"float32_matmul": "state: a setting"},
+    "support.modes": {"float32_matmul": "state: a setting", "unusual": "a count"},
     "distributions.divergence": {"_RULES": "registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "execute.policy": {"eager_calls": "a count", "counts": "counts", "reasons": "counts"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ ALLOWED = {
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "shown": "inside a custom forward, which sets `hidden`",
     "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
-    "symbolic": "follows from the guards", "plain": "follows from the guards",
+    "symbolic": "follows from the guards", "plain": "follows from the guards", "usual": "follows from the guards and the scopes",
 }
 
 
@@ -59,6 +60,25 @@ def test_changes_meet():
         assert not state.plain
         assert not state.symbolic
     assert state.plain
+
+
+def test_threads_whose_state_is_not_usual_are_counted():
+    """Where there are none, hot paths do not look at their own state."""
+    found = []
+
+    def inside(x):
+        found.append(modes.unusual[0])
+        return x.sin()
+
+    before = modes.unusual[0]
+    with tg.inference_mode():
+        tg.vmap(inside)(given(0, 3))
+        assert modes.unusual[0] == before + 1
+        thread = threading.Thread(target=lambda: tg.vmap(inside)(given(0, 3)))
+        thread.start()
+        thread.join()
+    assert found == [before + 1, before + 2]
+    assert modes.unusual[0] == before
 
 
 def known_steps():

@@ -19,7 +19,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
-from tracegrad.execute.program import host_part
+from tracegrad.execute.program import contents, host_part
 from tracegrad.execute.realize import PART
 from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
@@ -30,7 +30,7 @@ from tracegrad.graph.operation import EAGER_FAMILIES
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, shared_among_threads, silent
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
@@ -45,10 +45,10 @@ class EagerCall:
 
     moves: whether elements move only. views: whether the results are views, too, which need nodes that tell their way from the base; those
     of other calls are leaves. history: they are parts of one, and have all their nodes. results: for each, its place in the call, aval,
-    and what leaves know of themselves. leaf: that of a single one that is a leaf.
+    and what leaves know of themselves. leaf: that of a single one that is a leaf; leaves: those of several.
     """
 
-    __slots__ = ("constants", "device", "history", "leaf", "moves", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "leaf", "leaves", "moves", "products", "results", "routine", "views", "wide")
 
     def __init__(self, call: CachedCall, made: Sequence[Node], order: Sequence[Node], array: Any = None) -> None:
         """made: its nodes by place, of leaves without values. order: the operations among them. array: the result, the same each time."""
@@ -67,11 +67,13 @@ class EagerCall:
         self.products = any(n.fn.family == "contraction" and shared_among_threads(*[o.aval for o in n.operands]) for n in order)
         self.wide = any(n.dtype in (np.float64, np.complex128) for n in order)
         self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
-        self.leaf = self.results[0] if call.result is not None and not (self.views or self.history) else None
+        own = self.results if not (self.views or self.history) and len(ends) == len(call.ends) else []
+        self.leaf: Any = own[0] if own and call.result is not None else None
+        self.leaves = own if self.leaf is None else []
 
     def arrays(self, nodes: Sequence[Node], device: Any) -> Any:
         """The results' arrays; None where they cannot be had now. (A hot path.)"""
-        if not (state.plain and config.eager):
+        if (unusual[0] and not state.plain) or not config.eager:
             return None
         if device is not self.device:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
@@ -84,9 +86,7 @@ class EagerCall:
                 return None
             if (array := value.array) is None or value.deferred_checks:
                 return None
-            if array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
-                array = value.contents(aval.shape, aval.dtype)
-            arrays.append(array)
+            arrays.append(array if value.fits is (aval := node.aval) else contents(value, aval))
         if self.constants:
             arrays += self.constants
         notes: list[int] = []

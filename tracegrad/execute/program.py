@@ -30,7 +30,7 @@ from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.compile import compiled, executable_graph, learned
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number
-from tracegrad.graph.ir import ON_HOST, Graph, Node
+from tracegrad.graph.ir import ON_HOST, Aval, Graph, Node
 from tracegrad.graph.locations import Location, located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.ops.primitives.movement import compact
@@ -371,8 +371,18 @@ def host_part(device: Any, array: np.ndarray[Any, Any], whole: bool = False) -> 
     called or later: so the bits of what follows are the same.
     """
     made = _new(HostBuffer)                             # without a call of __init__: every small result is made here
-    made.device, made.array, made.deferred_checks = device, array if whole or array.base is None else compact(array), ()
+    made.device, made.array = device, array if whole or array.base is None else compact(array)
+    made.deferred_checks, made.fits = (), None
     return made
+
+
+def contents(value: HostBuffer, aval: Aval) -> np.ndarray[Any, Any]:
+    """The array of a Buffer, as `aval` says. If it is that already, `fits` says so: to compare takes as long as to make a Buffer."""
+    array = value.array
+    if array is not None and array.shape == aval.shape and array.dtype is aval.dtype:
+        value.fits = aval
+        return array
+    return value.contents(aval.shape, aval.dtype)
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:

@@ -28,7 +28,7 @@ from tracegrad.graph.locations import Location, user_location
 from tracegrad.graph.operators import Operators
 from tracegrad.support.cache import Cache, listed
 from tracegrad.support.dtypes import default_float
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 
 READ_EVERY = 4                                   # a value is read in every so many iterations at least, if it is computed when called
 KEPT = 1000                                  # signatures of one function
@@ -194,8 +194,8 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
     None where that is not enough to know what the call makes, or where no tensor is given (tensors=False: where one is). (A hot path: every
     call of an operation.)
     """
-    if state.symbolic or not config.recall:         # (not `plain`: nodes are recalled where values wait, as in custom functions)
-        return None
+    if (unusual[0] and state.symbolic) or not config.recall:
+        return None                     # (not `plain`: nodes are recalled where values wait, as in custom functions)
     nodes: dict[Node, int] = {}
     parts: list[Any] = [default_float[0]]
     try:
@@ -213,6 +213,7 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
 
     nodes: gets those behind tensors, with their numbers.
     """
+    grad = None
     for a in args:
         cls = a.__class__
         if cls is int:
@@ -226,9 +227,11 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
                 raise _Unknown
             node: Node = a._n if a._trace is None and (a._base is None or a._is_current()) else a._node()     # as a._operand() would
             if node.needs_grad:
-                if not state.grad:
+                if grad is None:
+                    grad = state.grad
+                if not grad:
                     behind = node.operands[0] if node.fn.name == "variable" else node        # of a parameter, in few steps
-                    node = behind if not (behind.needs_grad or state.hidden) else a._operand()
+                    node = behind if not (behind.needs_grad or (unusual[0] and state.hidden)) else a._operand()
                 if node.needs_grad:
                     parts.append(Operators)
             if node.constant:

@@ -18,7 +18,7 @@ from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import no_grad, state
+from tracegrad.support.modes import no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
@@ -66,7 +66,7 @@ class Module(Hooked, TorchMethods, Named):
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if state.trace is not None:
+        if unusual[0] and state.trace is not None:
             return called_in_trace(self, args, kwargs)
         return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
 

@@ -33,7 +33,7 @@ from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
 from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 
 F = TypeVar("F", bound=Callable[..., Any])
 # numpy's names of arguments, and those that one of torch's functions has and its method, or another of the same meaning, has not
@@ -57,11 +57,11 @@ def on_nodes(fn: F) -> F:
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
-        if "out" in kwargs:
+        if kwargs and "out" in kwargs:
             out = kwargs.pop("out")
             result = entry(*args, **kwargs)
             return result if out is None else write(name, out, result)
-        if state.autocast is not None:
+        if unusual[0] and state.autocast is not None:
             args, kwargs = state.autocast.cast(name, args, kwargs)
         known = describe(args, kwargs)
         if known is not None:
@@ -242,8 +242,11 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
 
 def results_of(like: Any, call: CachedCall, values: Any) -> Any:
     """As `_wrapped`, of the nodes that a known call made, by place."""
-    with own_nodes():
-        made = [like._wrap(values[k]) if k >= call.made else _wrapped(like, values[k], ()) for k in call.ends]
+    if min(call.ends, default=0) >= call.made:
+        made = [like._wrap(values[k]) for k in call.ends]
+    else:
+        with own_nodes():
+            made = [like._wrap(values[k]) if k >= call.made else _wrapped(like, values[k], ()) for k in call.ends]
     return optree.tree_unflatten(call.tree, made)
 
 

@@ -48,12 +48,13 @@ class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
 
     symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. plain: nothing around has a say in
-    what an operation does, so what it did before may be recalled. Both are worked out when a field of `GUARDS` is set.
+    what an operation does, so what it did before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a
+    field of `GUARDS`, or `scopes`, is set.
     """
 
     grad: bool = True
     shown: bool = False  # inside enable_grad in a custom forward: tensors report requires_grad after all
-    scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see tensors/scopes.py
+    scopes: tuple[Any, ...]  # the vmaps and recorded bodies around: see tensors/scopes.py
     values_read: bool = False  # a custom forward read the value of a tensor that has a derivative
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
@@ -68,13 +69,14 @@ class _State(threading.local):
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
     symbolic: bool
     plain: bool
+    usual: bool
 
     def __init__(self) -> None:
-        vars(self).update(GUARDS, symbolic=False, plain=True)
+        vars(self).update(GUARDS, scopes=(), symbolic=False, plain=True, usual=True)
 
 
 class _Guard:
-    """A field of the state that `symbolic` and `plain` depend on. (It has no `__get__`: to read the field costs what any other does.)"""
+    """A field of the state that `symbolic`, `plain` and `usual` depend on. (It has no `__get__`: to read it costs what any other does.)"""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,13 +85,21 @@ class _Guard:
         fields = vars(owner)
         fields[self.name] = value
         fields["symbolic"] = owner.trace is not None or owner.examples > 0
-        fields["plain"] = all(fields[name] == usual for name, usual in GUARDS.items())
+        fields["plain"] = plain = all(fields[name] == usual for name, usual in GUARDS.items())
+        before, fields["usual"] = fields["usual"], plain and not fields["scopes"]
+        if before != fields["usual"]:
+            with _counting:
+                unusual[0] += before - fields["usual"]
 
 
 GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "comparing": False, "anomaly": None,
                          "autocast": None}
-for _name in GUARDS:
+for _name in (*GUARDS, "scopes"):
     setattr(_State, _name, _Guard(_name))
+# How many threads' states are not `usual`. Where none is, a hot path need not look at its own, which takes as long as twenty other fields.
+# (A thread that ends in a guard is counted for ever: then the others look, as before.)
+unusual = [0]
+_counting = threading.RLock()
 state = _State()
 float32_matmul = ["highest"]               # what float32 products may be computed with, in all threads: see set_float32_matmul_precision
 

@@ -17,6 +17,7 @@ from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.execute.devices import list_devices
 from tracegrad.graph.ir import Aval
 from tracegrad.ops.arguments import one_dim
+from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.layouts import accept_format, channels_last, channels_last_3d, strided
 from tracegrad.tensors.scopes import is_inference
@@ -94,9 +95,18 @@ def _layout(x: Tensor, but: int = 0) -> _Layout:
     if base is None:
         aval = x._n.aval
         return _steps(aval.shape), aval
-    layout, chain = _layout(base), x._chain
+    layout, steps = _layout(base), x._steps
+    key = None
+    if not but and type(steps) is Subscript and x._layout == len(base._moved):      # where a part begins does not matter, and is another
+        key = layout, x._n.aval, *[k.step or 1 if type(k) is slice else int if type(k) is int else k for k in steps.key]     # each time
+        found: _Layout | None = _known[key]
+        if found is not None:
+            return found
+    chain = x._chain
     for fn, attrs in chain[:len(chain) - but]:
         layout = _viewed(layout, fn, attrs)
+    if key is not None:
+        _known[key] = layout
     return layout
 
 

@@ -17,13 +17,13 @@ from weakref import ref
 from tracegrad.config import config
 from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
-from tracegrad.execute.program import host_part
+from tracegrad.execute.program import contents, host_part
 from tracegrad.graph.cached_calls import KEPT, CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.cache import Cache
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.tensor import Tensor, holding
 
@@ -91,7 +91,7 @@ def recalled(make: Callable[..., Any]) -> Any:
     def entry(*args: Any, **kwargs: Any) -> Any:
         base: Any = args[0] if args else None
         known = None
-        if isinstance(base, Tensor) and state.plain and config.eager:
+        if isinstance(base, Tensor) and config.eager and not (unusual[0] and not state.plain):
             node = base._n
             if type(node.value) is HostBuffer or node.needs_grad or node.fn.boundary:
                 known = describe(args, kwargs)
@@ -105,8 +105,8 @@ def recalled(make: Callable[..., Any]) -> Any:
                 array = value.array if type(value) is HostBuffer and not value.deferred_checks else None
                 if array is not None:
                     eager_calls[0] += 1
-                    if array.shape != (aval := node.aval).shape or array.dtype is not aval.dtype:
-                        array = value.contents(aval.shape, aval.dtype)
+                    if value.fits is not node.aval:
+                        array = contents(value, node.aval)
                 if array is not None or node.needs_grad:
                     memo.hits += 1
                     form, views = call

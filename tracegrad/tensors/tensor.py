@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import optree
 
 from tracegrad.config import config
 from tracegrad.errors import INTERNAL, ArgumentError, DeviceError, TraceError
@@ -37,7 +38,7 @@ from tracegrad.ops.primitives.transfer import computes, transfer
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.parts.conversion import Conversion
 from tracegrad.tensors.parts.history import History, become_leaf, leaves
 from tracegrad.tensors.parts.in_place import InPlace, warn_of_real
@@ -73,7 +74,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             node, device, trace = made._n, made.device, made._trace
             if trace is None and state.trace is not None:
                 state.trace.adopt(self)
-        scopes = state.scopes
+        scopes = state.scopes if unusual[0] else ()
         valued = trace is None and not (scopes and state.examples)
         if scopes:
             self._within = scopes
@@ -93,7 +94,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         """A tensor for the result of an operation on this one."""
         if node.needs_grad and not state.grad:
             node = detached(node)
-        return Tensor(node, self._device, state.trace)
+        return Tensor(node, self._device, state.trace if unusual[0] else None)
 
     def _handle(self, node: Node, device: Any, trace: Any = None) -> Tensor:
         """Another handle, for those of the bases that make one."""
@@ -106,6 +107,9 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if found is not None and (leaf := call.prepared.leaf) is not None:
             _, aval, attrs = leaf
             return holding(device, aval, attrs, None, found[0])
+        if found is not None and (leaves := call.prepared.leaves):
+            made = [holding(device, aval, attrs, None, array) for (_, aval, attrs), array in zip(leaves, found, strict=True)]
+            return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)
         return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
@@ -333,13 +337,14 @@ def held_elsewhere(*lists: list[Tensor]) -> bool:
 def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any, array: Any = None, whole: bool = False) -> Tensor:
     """A tensor that has a value, outside of traces: as Tensor(data(aval, value, attrs), device), in few steps.
 
-    array, whole: the value is host_part(device, array, whole) then. (A hot path: every small result.)
+    array, whole: the value is host_part(device, array, whole) then, and the array of this aval. (A hot path: every small result.)
     """
     if array is not None:
         value = _new(HostBuffer)
         value.device = device
         value.array = array if whole or array.base is None else compact(array)
         value.deferred_checks = ()
+        value.fits = aval
     made, node = _new(Tensor), _new(Node)
     node.fn = _DATA
     node.operands = ()
@@ -353,7 +358,7 @@ def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any, array
     made._versions = 0
     made._moved = ()
     made._base = made._grad = made._hooks = made._source = made._trace = None
-    if scopes := state.scopes:
+    if unusual[0] and (scopes := state.scopes):
         made._within = scopes
     return made
 

@@ -77,8 +77,8 @@ def _of_all_ranks(parameters: list[Tensor], norm_type: float) -> list[Any]:
     parts: dict[ProcessGroup, list[Any]] = {}
     for p in parameters:
         sharding = sharding_of(p)
-        if p.grad is not None:
-            (found if sharding is None or sharding.group.size() == 1 else parts.setdefault(sharding.group, [])).append(p.grad)
+        if (grad := p.grad) is not None:
+            (found if sharding is None or sharding.group.size() == 1 else parts.setdefault(sharding.group, [])).append(grad)
     for group, grads in parts.items():
         mine = [g for g in grads if g.numel()]
         found.append(all_gather(_total("", mine, norm_type, False) if mine else grads[0].new_zeros(()).abs(), group))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import isqrt, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,8 +44,8 @@ def _row_by_row(x: Any) -> Any:
 class _Step(NamedTuple):
     """A part of a sum: what is added up along `axis` of the array in another shape (None: as it is).
 
-    uneven: of an array that is not all blocks, the shape of the result, where the blocks are and where their sums go, and the same of
-    the rest.
+    uneven: where some numbers are left over, the shape that the array is seen in before, which of it is added up, what is left over, and
+    which of the sums get that.
     """
 
     shape: tuple[int, ...] | None
@@ -55,8 +55,8 @@ class _Step(NamedTuple):
 
 @memoize(1000)
 def _in_blocks(shape: tuple[int, ...], dim: tuple[int, ...], rows: bool) -> list[_Step]:
-    """How to add up an array, one step after the other: of the last dimensions, if it lies row by row, as NumPy does it, then dimension by
-    dimension, in blocks, these in blocks, and so on.
+    """How to add up an array, one step after the other: of the last dimensions, if it lies row by row, as NumPy does it, then of the
+    others, neighbours as one. No step adds up many numbers one after the other.
     """
     if rows and _pairwise(shape, dim):
         return [_Step(None, dim)]
@@ -65,33 +65,50 @@ def _in_blocks(shape: tuple[int, ...], dim: tuple[int, ...], rows: bool) -> list
         first -= 1
     if first < len(shape):
         steps.append(_Step(None, tuple(range(first, len(shape)))))
-    shape = shape[:first]
-    for d in sorted([d for d in dim if d < first], reverse=True):
-        before, n, after, every = shape[:d], shape[d], shape[d + 1:], (slice(None),) * d
-        while n > SHORT:
-            blocks, rest = divmod(n, SHORT)
-            uneven = ((*before, blocks + 1, *after), (*every, slice(n - rest)), (*every, slice(blocks)), (*every, slice(n - rest, n)),
-                      (*every, slice(blocks, blocks + 1)))
-            steps.append(_Step((*before, blocks, SHORT, *after), d + 1, uneven if rest else None))
-            n = blocks + (rest > 0)
-        steps.append(_Step(None, d))
-        shape = before + after
+    while first := max([d + 1 for d in dim if d < first], default=0):
+        start = first - 1
+        while rows and start - 1 in dim:
+            start -= 1
+        steps += _of_one(shape[:start], shape[start:first], tuple([n for d, n in enumerate(shape) if d >= first and d not in dim]))
+        first = start
     return steps or [_Step(None, ())]
+
+
+def _of_one(before: tuple[int, ...], sizes: tuple[int, ...], after: tuple[int, ...]) -> list[_Step]:
+    """The steps of dimensions that are added up as one. `count` numbers are one sum, which lie far apart: so NumPy adds long rows, in a
+    fifth of the time that it takes for neighbours.
+    """
+    n, axis, steps = prod(sizes), len(before), list[_Step]()
+    whole = None if len(sizes) == 1 else (*before, n, *after)
+    while n > SHORT:
+        even = next((k for k in range(isqrt(n - 1) + 1, 2 * SHORT + 1) if n % k == 0), 0)
+        sums = n // even if even else -(-n // SHORT)
+        count, every, uneven = n // sums, (slice(None),) * axis, None
+        if sums == 1:                                   # a prime number: they are few enough
+            break
+        if count * sums < n:
+            many = count * sums
+            uneven = (*before, n, *after), (*every, slice(many)), (*every, slice(many, n)), (*every, slice(n - many))
+        steps.append(_Step((*before, count, sums, *after), axis, uneven))
+        n, whole = sums, None
+        if even:
+            break
+    return [*steps, _Step(whole, axis)]
 
 
 def _added_up(x: Any, steps: Sequence[_Step], out: Any = None) -> Any:
     """The sum of an array in these steps."""
     add = np.add.reduce
     for shape, axis, uneven in steps[:-1]:
-        if uneven is None:
-            x = add(x if shape is None else x.reshape(shape), axis)
+        if uneven is not None:
+            seen, blocks, rest, ahead = uneven
+            x = x.reshape(seen)
+            left, x = x[rest], add(x[blocks].reshape(shape), axis)
+            x[ahead] += left
         else:
-            made, blocks, sums, rest, last = uneven
-            new = np.empty(made, x.dtype)
-            add(x[blocks].reshape(shape), axis, out=new[sums])
-            add(x[rest], axis - 1, out=new[last], keepdims=True)
-            x = new
-    return add(x, steps[-1].axis, out=out)
+            x = add(x if shape is None else x.reshape(shape), axis)
+    shape, axis, _ = steps[-1]
+    return add(x if shape is None else x.reshape(shape), axis, out=out)
 
 
 class Sum(Reduction):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.errors import TraceError
 from tracegrad.execute.devices import Device
+from tracegrad.execute.program import contents
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
@@ -20,7 +21,7 @@ from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
-from tracegrad.support.modes import Recorder, state
+from tracegrad.support.modes import Recorder, state, unusual
 from tracegrad.tensors.parts.view_steps import Steps, Unmade, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
@@ -70,7 +71,7 @@ class Handle(Operators):
 
     def _node(self) -> Node:
         """The node that stands for this tensor's present value."""
-        trace = state.trace
+        trace = state.trace if unusual[0] else None
         if trace is not None:
             if self._trace is not trace:
                 return trace.node_of(self)  # type: ignore[no-any-return]
@@ -97,13 +98,13 @@ class Handle(Operators):
 
     def _held(self) -> Any:
         """The array of this tensor's present value, which nobody writes, if NumPy holds it; else None."""
-        if self._trace is not None or state.trace is not None:
+        if self._trace is not None or (unusual[0] and state.trace is not None):
             return None
         node = self._n if self._base is None else self._node()
         value, aval = node.value, node.aval
         if type(value) is not HostBuffer or value.deferred_checks or (array := value.array) is None:
             return None
-        return array if array.dtype is aval.dtype and array.shape == aval.shape else value.contents(aval.shape, aval.dtype)
+        return array if value.fits is aval else contents(value, aval)
 
     def _operand(self) -> Node:
         """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""

@@ -20,7 +20,7 @@ from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
-from tracegrad.support.modes import no_grad, state, unseen
+from tracegrad.support.modes import no_grad, state, unseen, unusual
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.view_steps import own_copy
 
@@ -57,7 +57,7 @@ class History(Handle):
 
     @property
     def grad(self) -> Tensor | None:
-        trace = state.trace
+        trace = state.trace if unusual[0] else None
         if trace is not None and self._trace is not trace:
             return trace.grad_of(self)  # type: ignore[no-any-return]
         found: Tensor | None = self._grad
@@ -72,9 +72,9 @@ class History(Handle):
                 raise DeviceError(f"grad: the tensor is on {self._device}, its gradient on {value._device}; move it with x.to(device)")
             if value.shape != self.shape or value.dtype != self.dtype:
                 raise ShapeError(f"grad: {value.dtype}{list(value.shape)} does not fit a tensor of {self.dtype}{list(self.shape)}")
-        if state.scopes:
+        if unusual[0] and state.scopes:
             self._guard(None if value is None else value._node(), "grad")
-        trace = state.trace
+        trace = state.trace if unusual[0] else None
         if trace is not None and self._trace is not trace:
             trace.set_grad(self, value)
         else:
