@@ -273,7 +273,7 @@ class Executable:
                     enqueue(queue, kernel, size, local)
                 else:
                     self._enqueue_all((item,), queue)
-            if device.kind == "gpu":
+            if device.traits.flushed:
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
             raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error

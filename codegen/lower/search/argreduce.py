@@ -52,7 +52,7 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
     outer, n, inner = view(x, node.attrs["dim"])
     chunks = -(-count // length)
     chunk = o.item("chunk", chunks)
-    share = -(-outer * inner // parts(context)) if context.target.kind == "cpu" else 1
+    share = -(-outer * inner // parts(context)) if context.target.traits.long_items else 1
     first, last = o.part("result", outer * inner, share)
     with o.loop("result", outer * inner, first, last) as result:
         row, column = result // inner, result % inner
@@ -100,7 +100,7 @@ def _lanes(group: Group, context: Context) -> int:
     _, n, inner = view(x, group.anchor.attrs["dim"])
     width = vector_width(group, context)
     plain = x.dtype.name in ("float32", "float64", "int32", "int64") and index_type(x.aval.size) == "int"
-    return width if context.target.kind == "cpu" and plain and inner == 1 and n >= 4 * width else 1
+    return width if context.target.traits.vectors and plain and inner == 1 and n >= 4 * width else 1
 
 
 def _search_lanes(

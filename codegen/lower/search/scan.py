@@ -39,7 +39,7 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
 def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
     """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
     length = -(-inner // max(1, parts(o.context) // rows))
-    return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
+    return o.part("column", inner, -(-length // 16) * 16 if o.context.target.traits.vectors else length)
 
 
 def _begun(o: KernelBuilder) -> Running:
@@ -91,7 +91,7 @@ def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kern
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
     pointers = [w.buffer(temp, temp.name, temp.dtype, "const") for temp in sums]
-    if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
+    if chunks > 1 or inner > 1 or outer <= parts(context) or not context.target.traits.long_items:
         row, rows = o.item("row", outer), None
     else:
         rows = o.part("row", outer, -(-outer // parts(context)))
