@@ -166,8 +166,9 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int],
                 template = templates[target, key] = Template.known(name, folder)
             if template.add(numbers, varying):
                 changed[name] = template
-        for name, template in changed.items() if folder is not None else ():
-            template.keep(name, folder)
+        if folder is not None:
+            for name, template in changed.items():
+                template.keep(name, folder)
         made: list[Kernel] = []
         more: dict[str, tuple[Offset, ...]] = {}
         fixed: list[str] = []
