@@ -20,7 +20,7 @@ from tracegrad.codegen.graph.widths import halves
 from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
-from tracegrad.codegen.plan.arguments.generic import kept as TEMPLATES
+from tracegrad.codegen.plan.arguments.generic import Folder
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
 from tracegrad.codegen.plan.equal_launches import side_by_side
@@ -46,7 +46,7 @@ from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
 # What the stages above see (`execute/backends.py`):
-__all__ = ["MATRIX_INSTRUCTIONS", "TEMPLATES", "candidates", "compile_graph", "passes"]
+__all__ = ["MATRIX_INSTRUCTIONS", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 
 
@@ -92,24 +92,25 @@ assert LOWERINGS, "codegen: no lowerings"
 @without_collection
 def compile_graph(
     graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
-    results: Sequence[str] = (), varying: frozenset[int] = frozenset(),
+    results: Sequence[str] = (), varying: frozenset[int] = frozenset(), templates: Folder | None = None,
 ) -> Plan:
     """The plan that computes `graph.outputs` on a device like `target`.
 
     Inputs that are weak placeholders are the plan's run-time scalars, the others its buffers, each in their order. donate: output
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     results: what he calls the outputs, in their order; "" where that is not known. varying: sizes of the inputs that will be others.
+    templates: where those of kernels whose sizes vary are kept for later processes, if anywhere.
     """
     given = frozenset(n for x in graph.inputs for n in x.shape)
     if varying:
         varying = derived(varying, given, [n for x in graph for n in x.shape])
     with own_leaves(graph), sizes_that_vary(varying, given):
-        return _compile(graph, target, donate or {}, name, results, varying)
+        return _compile(graph, target, donate or {}, name, results, varying, templates)
 
 
 def _compile(
     graph: Graph, target: Target, donate: Mapping[int, int], name: Callable[[Node], str] | None, results: Sequence[str],
-    varying: frozenset[int],
+    varying: frozenset[int], templates: Folder | None,
 ) -> Plan:
     graph = _through_passes(graph, target)
     graph, outputs, wanted = separate(graph, dict(donate))              # results that need a buffer of their own are copies
@@ -122,7 +123,7 @@ def _compile(
 
     scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
-    alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
+    alias, copies = arrange(plan, outputs, wanted, target.traits.row_groups)       # in place where nothing reads the old value later
     plan.groups = cut(plan, scalars) if config.fuse else plan.groups          # what waits for messages apart from what does not
     context = Context(plan, target, namer, scalars, alias, varying)
     prepared = cache(lambda body, numbers: _through_passes(body, target))
@@ -131,7 +132,7 @@ def _compile(
     steps = overlapped(steps)                                                 # messages to other ranks beside them
     if config.fuse:
         steps = side_by_side(batched(steps), context)                          # small kernels in one launch: one-work-item ones, equal ones
-    return assemble(graph, steps, context, copies, program)                   # slots, storage, source
+    return assemble(graph, steps, context, copies, program, templates)        # slots, storage, source
 
 
 def _through_passes(graph: Graph, target: Target) -> Graph:

@@ -348,7 +348,7 @@ def empty(device: Device, nbytes: int) -> Buffer:
 def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer with a copy of `array`, which may change afterwards. Raises OutOfMemoryError."""
     array = np.ascontiguousarray(array)
-    if 0 < array.nbytes <= SMALL_UPLOAD and device.kind == "cpu":
+    if 0 < array.nbytes <= SMALL_UPLOAD and device.traits.host_memory:
         try:
             return Buffer(device, cl.Buffer(device.context, _RW | cl.mem_flags.COPY_HOST_PTR, hostbuf=bits(array)), array.nbytes)
         except cl.Error:

@@ -35,6 +35,7 @@ from tracegrad.runtime.drivers.trial import contenders, faster, rank, remembered
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.queries import ask, kind_of, memory_of, target_of
 from tracegrad.runtime.staging import Pinned, Ring, Uploads, ring_of
+from tracegrad.support.device_kinds import KINDS, OfKind
 from tracegrad.support.html import table
 from tracegrad.support.plan import Launch, Plan, Target, by_one
 
@@ -54,7 +55,6 @@ HELD = 16
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
 
-_KINDS = ("cpu", "gpu")         # that a program may name in place of a device
 chosen: list[Any] = []          # the device of new tensors, once it was asked for or set
 
 
@@ -91,7 +91,7 @@ class Placed:
         return table(("device", ""), self.facts())
 
 
-class Device(Placed):
+class Device(Placed, OfKind):
     """An OpenCL device (or PoCL's pair of them), with the context, queues and memory pool that live on it.
 
     `target` is what the code generator may know; it is found out when first asked for. `lock` guards everything that enqueues.
@@ -230,10 +230,10 @@ class Device(Placed):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
+        """What its compiler can do. Kernels without vectors are in C without extensions: nothing to ask."""
         self._check_process()
         with self.lock:                                              # a thread may ask
-            return capabilities(self.context, self.first_side, self.compiled_for) if self.kind == "cpu" else Capabilities()
+            return capabilities(self.context, self.first_side, self.compiled_for) if self.traits.vectors else Capabilities()
 
     @cached_property
     def target(self) -> Target:
@@ -284,7 +284,7 @@ class Device(Placed):
     @property
     def in_host_memory(self) -> bool:
         """Whether buffers are host memory, so that arrays can leave without a copy; `host_alignment` tells which can enter so."""
-        return self.kind == "cpu" and self.host_alignment > 0
+        return self.traits.host_memory and self.host_alignment > 0
 
     @cached_property
     def host_alignment(self) -> int:
@@ -296,7 +296,7 @@ class Device(Placed):
     @cached_property
     def pool(self) -> MemoryPool:
         # PoCL allocates a plain buffer at its first use, and crashes if it cannot; ALLOC_HOST_PTR makes it allocate, or fail, at once.
-        flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if self.kind == "cpu" else 0)
+        flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if self.traits.host_memory else 0)
         return MemoryPool(ImmediateAllocator(self.host_queue, flags))
 
     def is_small(self, plan: Plan) -> bool:
@@ -377,7 +377,9 @@ class Device(Placed):
     @cached_property
     def ring(self) -> Ring | None:
         """The way of writes, where the host's memory is not the device's; None if it is, or cannot be pinned."""
-        return None if self.kind == "cpu" or ask(self.cl_device, "host_unified_memory", False) else ring_of(self.context, self.host_queue)
+        if self.traits.host_memory or ask(self.cl_device, "host_unified_memory", False):
+            return None
+        return ring_of(self.context, self.host_queue)
 
     @cached_property
     def pinned(self) -> Pinned:
@@ -431,7 +433,7 @@ def find(spec: str | int | Device = "") -> Device:
         matches = [_default(found)]
     elif text.isdigit():
         matches = found[int(text):][:1]
-    elif text in _KINDS:
+    elif text in KINDS:
         matches = [device for device in found if device.kind == text]
     else:
         matches = sorted((device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()),

@@ -62,6 +62,7 @@ class Executable:
         device.warn()
         self.plan, self.device = plan, device
         self.small = device.is_small(plan)
+        self._flushed = device.traits.flushed                              # asked in every run
         self._host = any(isinstance(step, HostStep) for step, _ in plan.each())
         self._lock = threading.RLock() if self._host else device.lock      # a host step may use the device, in any thread
         self._busy = False                                                 # between host steps
@@ -273,7 +274,7 @@ class Executable:
                     enqueue(queue, kernel, size, local)
                 else:
                     self._enqueue_all((item,), queue)
-            if device.kind == "gpu":
+            if self._flushed:
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
             raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error

@@ -57,11 +57,11 @@ def limits(device: Device) -> Limits:
 
 
 def _measure(device: Device) -> Limits:
-    cpu, fp64 = device.target.kind == "cpu", device.fp64
-    lanes = max(4, device.target.simd_bytes // 4) if cpu else 1
-    items = 4 * device.target.cores if cpu else 2048 * device.target.cores
-    group = (1,) if cpu else (64,)
-    program = build(device, _source(lanes, items, cpu, fp64))
+    target, fp64 = device.target, device.fp64
+    lanes = max(4, target.simd_bytes // 4) if target.traits.vectors else 1
+    long = target.traits.long_items
+    items, group = (target.parts, (1,)) if long else (2048 * target.cores, (64,))
+    program = build(device, _source(lanes, items, long, fp64))
     x, y, z = (upload(device, np.ones(_FLOATS, np.float32)) if i < 2 else empty(device, 4 * _FLOATS) for i in range(3))
     sums = empty(device, 8 * lanes * items)
     read = 4 * _FLOATS / _time(device, program, "sum_up", (x.mem, sums.mem), items, group)
@@ -72,11 +72,11 @@ def _measure(device: Device) -> Limits:
     return Limits(max(read, triad), single, double)
 
 
-def _source(lanes: int, items: int, cpu: bool, fp64: bool) -> str:
-    """A CPU's work-item has a range of its own, a GPU's next to each other read next to each other."""
+def _source(lanes: int, items: int, long: bool, fp64: bool) -> str:
+    """A long work-item has a range of its own; of many, those next to each other read next to each other."""
     vector = f"float{lanes}" if lanes > 1 else "float"
     count = _FLOATS // lanes
-    loop = (f"for (int i = get_global_id(0) * {count // items}; i < (get_global_id(0) + 1) * {count // items}; i++)" if cpu
+    loop = (f"for (int i = get_global_id(0) * {count // items}; i < (get_global_id(0) + 1) * {count // items}; i++)" if long
             else f"for (int i = get_global_id(0); i < {count}; i += {items})")
     text = f"""
 __kernel void sum_up(__global const {vector} *restrict x, __global {vector} *restrict sums) {{

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 import pyopencl as cl
 
+from tracegrad.support.device_kinds import KINDS
 from tracegrad.support.plan import Target
 
 
-def kind_of(device: cl.Device) -> Literal["cpu", "gpu"]:
-    return "cpu" if device.type & cl.device_type.CPU else "gpu"
+def kind_of(device: cl.Device) -> str:
+    """Its row of `KINDS`; one of no type that is there is taken for a GPU."""
+    return next((kind for kind, traits in KINDS.items() if device.type & getattr(cl.device_type, traits.opencl)), "gpu")
 
 
 def ask(device: cl.Device, name: str, default: Any) -> Any:
@@ -22,18 +24,18 @@ def ask(device: cl.Device, name: str, default: Any) -> Any:
         return default
 
 
-def target_of(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool) -> Target:
+def target_of(device: cl.Device, kind: str, clang_builtins: bool) -> Target:
     """The device as numbers; nothing is assumed that the driver does not state or a trial did not show."""
-    extensions = set(device.extensions.split())
+    extensions, traits = set(device.extensions.split()), KINDS[kind]
     width = 4 * int(ask(device, "native_vector_width_float", 0))
-    simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
+    simd = max(16, width) if traits.vectors else 16              # 1 is a driver's way of saying "leave it to me"
     # A CPU's is emulated, and of no use. So is that of some GPUs (ARM's), but what items share in it they need not all read or compute.
-    real_local = kind == "gpu" or device.local_mem_type == cl.device_local_mem_type.LOCAL
+    real_local = traits.row_groups or device.local_mem_type == cl.device_local_mem_type.LOCAL
     cache = int(ask(device, "global_mem_cache_size", 0))
     # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
     # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
-    by_hand = kind == "cpu" and int(ask(device, "preferred_vector_width_float", 0)) > 1
-    units, lanes, resident = _core(device) if kind == "gpu" else (1, Target.lanes, Target.resident)
+    by_hand = traits.vectors and int(ask(device, "preferred_vector_width_float", 0)) > 1
+    units, lanes, resident = (1, Target.lanes, Target.resident) if traits.long_items else _core(device)
     return Target(
         kind=kind,
         simd_bytes=simd,
@@ -41,7 +43,7 @@ def target_of(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bo
         cores=max(1, device.max_compute_units // units),
         max_work_group=device.max_work_group_size,
         local_memory=int(device.local_mem_size) if real_local else 0,
-        l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
+        l2_bytes=cache if cache and not traits.host_memory else Target.l2_bytes,
         fp64="cl_khr_fp64" in extensions or bool(ask(device, "double_fp_config", 0)),
         plain_math=by_hand,
         clang_builtins=clang_builtins,
@@ -67,8 +69,8 @@ def _core(device: cl.Device) -> tuple[int, int, int]:
 
 
 def memory_of(device: cl.Device, kind: str) -> int:
-    """Bytes that all buffers together may take. PoCL grants more than it states, so a CPU's limit is the machine's memory."""
+    """Bytes that all buffers together may take. PoCL grants more than it states, so the limit of the host's is the machine's."""
     stated = int(device.global_mem_size)
-    if kind == "cpu" and hasattr(os, "sysconf"):
+    if KINDS[kind].host_memory and hasattr(os, "sysconf"):
         return max(stated, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return stated

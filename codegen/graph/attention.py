@@ -231,9 +231,9 @@ def _obstacle(node: Node, target: Target) -> str | None:
     found = too_little(q, k, v)
     if found is not None:
         return found
-    if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.kind == "gpu" and k.shape[1] == 0):
+    if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.traits.row_groups and k.shape[1] == 0):
         return "it is empty"
-    return "no block fits into local memory" if target.kind == "gpu" and blocks(node, target) is None else None
+    return "no block fits into local memory" if target.traits.row_groups and blocks(node, target) is None else None
 
 
 class Blocks(Plain):
@@ -292,7 +292,7 @@ def full(target: Target) -> int:
 def ranges(node: Node, target: Target, by_keys: bool) -> int:
     """Into how many ranges the keys of a head are cut, so that all cores have something to do; by_keys: the rows, for keys of owners."""
     (heads, rows, _), (_, keys, _) = node.operands[0].shape, node.operands[1].shape
-    if target.kind == "cpu":
+    if not target.traits.row_groups:
         return 1 if by_keys else max(1, min(-(-2 * target.cores // heads), keys // tuning().attention_keys))
     found = blocks(node, target)
     own, others = (keys, rows) if by_keys else (rows, keys)

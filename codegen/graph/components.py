@@ -34,7 +34,7 @@ class Components:
         self.folded: set[Node] = set()
         self.through: set[Node] = set()
         self.made: dict[Node, tuple[Node, ...]] = {}                  # new nodes of `through` -> their components
-        if target.kind == "cpu":
+        if target.traits.vectors:
             self.reduced = {n for n in graph if n.fn.family == "reduction" and _kept(n)}
         if self.reduced:
             self.extend(graph)

@@ -29,6 +29,6 @@ def pooling(graph: Graph, target: Target) -> Graph:
 
 
 def _suits(node: Node, target: Target) -> bool:
-    """Whether it is a gradient whose planes feed a CPU's cores well enough."""
+    """Whether it is a gradient whose planes, one a work-item, are enough for the cores."""
     enough = node.shape[0] * tuning().pool_cores >= target.cores and prod(node.attrs["size"]) > 0
-    return node.fn.name == "max_pool_gradient" and target.kind == "cpu" and enough
+    return node.fn.name == "max_pool_gradient" and target.traits.long_items and enough

@@ -84,12 +84,13 @@ def canonical(graph: Graph, target: Target) -> Graph:
 
 
 def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
-    """The columns of the rows in which a CPU had better reduce all of an array, as a kernel is there that reduces such rows.
+    """The columns of the rows in which work-items with rows of their own had better reduce all of an array, as a kernel is there that
+    reduces such rows.
 
     (An energy, and the forces on each of the particles.) Short rows only where what is reduced is made of what they reduce to: then one
     kernel has it all at hand. (The loss of normalized rows of 24 numbers.)
     """
-    found = [n for n in graph if n.fn.family == "reduction" and target.kind == "cpu"]
+    found = [n for n in graph if n.fn.family == "reduction" and not target.traits.row_groups]
     rows = {n: _matrix(n.operands[0], n.attrs["dim"]) for n in found}
     shapes = set(rows.values())
     out: dict[Node, int] = {}
@@ -99,7 +100,7 @@ def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
             lead = [prod(x.shape[:i]) for i in range(1, len(x.shape))]
             for k in lead:
                 cols = x.aval.size // k
-                if (k, cols) in shapes and k >= 4 * target.cores and (cols > 16 * tuning().unrolled or _made_of(x, (k, cols), rows)):
+                if (k, cols) in shapes and k >= target.parts and (cols > 16 * tuning().unrolled or _made_of(x, (k, cols), rows)):
                     out[n] = cols
                     break
     return out
@@ -188,9 +189,9 @@ def _by_components(fn: Operation, parts: tuple[Node, ...], dims: tuple[int, ...]
 
 def _rows(fn: Operation, x: Node, target: Target) -> Node:
     rows, cols = x.shape
-    if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
+    if target.traits.row_groups and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
-    full = 4 * target.cores if target.kind == "cpu" else target.groups(tuning().group)
+    full = target.groups(tuning().group) if target.traits.row_groups else target.parts
     if cols > tuning().long_row and 0 < rows < full:
         chunks = min(-(-cols // tuning().row_chunk), -(-tuning().row_chunks * full // rows))
         length = -(-cols // chunks)
@@ -217,7 +218,7 @@ def _columns(fn: Operation, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
     if middle <= tuning().unrolled or not x.aval.size:
         return bind(fn, (x,), {"dim": (1,)})
-    if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows/rows_gpu.py)
+    if target.traits.row_groups and target.local_memory:         # as many work-groups as fill the device (lower/rows/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())
         most = max(tuning().unrolled, tuning().small_columns // inner)       # then the second kernel has next to nothing to do
         chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk, most))
@@ -227,10 +228,10 @@ def _columns(fn: Operation, x: Node, target: Target) -> Node:
                 return bind(fn, (x,), {"dim": (1,)})
             chunks = 1
         return bind(PARTIAL, (x,), {"op": fn, "length": x.shape[1]})
-    if target.kind == "gpu":
-        wanted = -(-target.items // (outer * inner))
+    if not target.traits.long_items:
+        wanted = -(-target.parts // (outer * inner))
     else:
-        wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-4 * target.cores // outer)
+        wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-target.parts // outer)
     chunks = max(1, min(wanted, tuning().unrolled, middle // 4))
     x = bind(PARTIAL, (x,), {"op": fn, "length": -(-middle // chunks)})
     return _columns(fn, x, target) if x.shape[1] > 1 else x

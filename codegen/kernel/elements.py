@@ -137,7 +137,7 @@ class Elements(Vectors):
         half = is_half(dtype)
         if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_groups(flat, 2, pointer.size):
             return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
-        if uniform and stride in (3, 4) and w.target.kind == "cpu" and not written and not half and _in_groups(flat, stride, pointer.size):
+        if uniform and stride in (3, 4) and w.target.traits.vectors and not written and not half and _in_groups(flat, stride, pointer.size):
             parts = self.groups(node, pointer, flat, stride, memory, condition)
             chosen: Expression = StridedLoad(parts, flat.constant % stride)
             if dtype.kind == "b":

@@ -223,13 +223,13 @@ def slow(group: Group, nodes: list[Node]) -> int:
 Steps = list[Kernel | HostStep | LoweredLoop]
 Lowering = Callable[[Group, Context], Steps]
 LOWERINGS: dict[type | str, Lowering] = {}
-TARGET_LOWERINGS: dict[tuple[type | str, str], Callable[[Group, Context], Steps | None]] = {}    # and kind of device: tried first
+TARGET_LOWERINGS: dict[tuple[type | str, str], Callable[[Group, Context], Steps | None]] = {}    # and `DeviceKind.kernels`: tried first
 
 
 def lowering(*kinds: type | str, on: str = "") -> Callable[[Any], Any]:
     """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor.
 
-    on: for devices of this kind only (`Target.kind`); where it returns None, the function for any device does.
+    on: for devices that take these kernels only (`DeviceKind.kernels`); where it returns None, the function for any device does.
     """
 
     def attach(fn: Any) -> Any:

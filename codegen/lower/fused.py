@@ -20,7 +20,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, is_half
 from tracegrad.support.plan import Plain
 
-LOWERED = {"cpu": cpu.written, "gpu": matrix.written}           # what makes statements of a program, for a kind of device
+LOWERED = {"cpu": cpu.written, "gpu": matrix.written}           # what makes statements of a program, by `DeviceKind.kernels`
 
 # An index map: which element of a node is at indices along axes, and what has to hold for it to be there. It may declare variables.
 Map = Callable[["Fused", Sequence[Index]], tuple[Index, Sequence[Expression]]]
@@ -152,7 +152,7 @@ class Fused:
     def kernel(self, program: Program, entry: str, comment: str, flops: int, moved: int, note: str) -> Kernel:
         """The kernel of `program`, whose loads and stores are this one's."""
         # Updates of factorizations are laid out by work-groups wherever there is local memory, on a CPU too.
-        LOWERED["gpu" if program.grouped else self.context.target.kind](self.writer, program)
+        LOWERED["gpu" if program.grouped else self.context.target.traits.kernels](self.writer, program)
         required = program.cooperates or prod(program.local) == 1
         return self.finish(program.launched, program.local, required, entry, comment, flops, moved, note)
 

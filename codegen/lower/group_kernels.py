@@ -28,7 +28,7 @@ def lower(group: Group, context: Context) -> Steps:
 
 def _written(group: Group, context: Context) -> Steps:
     """What the table's function for this kind of group and of device, or else for any device, writes."""
-    own, found = TARGET_LOWERINGS.get((group.lowered_by, context.target.kind)), LOWERINGS.get(group.lowered_by)
+    own, found = TARGET_LOWERINGS.get((group.lowered_by, context.target.traits.kernels)), LOWERINGS.get(group.lowered_by)
     if found is None:
         raise UnsupportedError(f"{group.roots[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = own(group, context) if own is not None else None

@@ -31,7 +31,7 @@ from tracegrad.support.tuning import tuning
 
 def parts(context: Context) -> int:
     """Into how many parts to cut the work, at most."""
-    return 4 * context.target.cores if context.target.kind == "cpu" else context.target.items
+    return context.target.parts
 
 
 def cut(n: int, chunks: int, *most: int) -> tuple[int, int]:
@@ -48,7 +48,7 @@ class KernelBuilder:
         self.writer: Writer = context.writer(group)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
-        self.local: list[int] = []                               # of a work-group, on a GPU
+        self.local: list[int] = []                               # of a work-group, where items are many
         self.inside = ExitStack()                                # the guards that keep out items beyond the last
 
     @cached_property
@@ -61,7 +61,7 @@ class KernelBuilder:
         if count <= 1:
             return constant(0)
         w, axis = self.writer, len(self.sizes)
-        if self.context.target.kind == "cpu":
+        if self.context.target.traits.long_items:
             self.sizes.append(count)
             return w.item(name, count, axis).index
         left = min(tuning().owners, self.context.target.max_work_group) // prod(self.local)
@@ -113,7 +113,7 @@ class KernelBuilder:
     def columns(self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None]) -> None:
         """body for every column from first to last: in vectors, what is left in a narrower one, if all are done, and one by one."""
         w, ev = self.writer, self.ev
-        width = vector_width(self.group, self.context) if self.context.target.kind == "cpu" and self.node.dtype.kind != "b" else 1
+        width = vector_width(self.group, self.context) if self.context.target.traits.vectors and self.node.dtype.kind != "b" else 1
         if size == 1:
             body(constant(0))
             return
@@ -148,7 +148,7 @@ class KernelBuilder:
 
     def finish(self) -> Kernel:
         self.inside.close()
-        if self.context.target.kind == "gpu":
+        if not self.context.target.traits.long_items:
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
@@ -163,7 +163,7 @@ class KernelBuilder:
 def column_part(o: KernelBuilder, inner: int, rows: int, least: int = 16) -> tuple[BoundLike, BoundLike]:
     """The columns that a work-item does: all, if the rows and chunks are enough work for every core. On a CPU: multiples of `least`."""
     length = -(-inner // max(1, parts(o.context) // rows))
-    return o.part("column", inner, -(-length // least) * least if o.context.target.kind == "cpu" else length)
+    return o.part("column", inner, -(-length // least) * least if o.context.target.traits.vectors else length)
 
 
 def scratch(dtype: DType) -> DType:

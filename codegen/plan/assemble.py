@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.arguments.generic import generic
+from tracegrad.codegen.plan.arguments.generic import Folder, generic
 from tracegrad.codegen.plan.arguments.parameterize import share
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.private import in_registers
@@ -85,12 +85,13 @@ def _line(node: Node) -> tuple[str, int, bool]:
 
 
 def assemble(
-    graph: Graph, steps: Sequence[Kernel | HostStep | LoweredLoop], context: Context, copies: Mapping[Node, Node], program: Program
+    graph: Graph, steps: Sequence[Kernel | HostStep | LoweredLoop], context: Context, copies: Mapping[Node, Node], program: Program,
+    templates: Folder | None
 ) -> Plan:
-    """The plan of `steps`, in order."""
+    """The plan of `steps`, in order. templates: as `generic` has it."""
     slots = Slots(graph, context, copies)
     steps = in_registers(steps, slots.number) if config.fuse else steps
-    kernels, entries, notes = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context)
+    kernels, entries, notes = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context, templates)
     final = numbered(steps, slots, entries, {})
     if config.check:
         expect_written(steps, slots)
@@ -180,7 +181,7 @@ def add_uses(step: Kernel | HostStep | LoweredLoop, slots: Slots, uses: list[lis
         uses.append(temps(step.refs if isinstance(step, Kernel) else step.inputs + step.outputs))
 
 
-def distinct(kernels: Sequence[Kernel], context: Context
+def distinct(kernels: Sequence[Kernel], context: Context, templates: Folder | None
              ) -> tuple[list[Kernel], dict[str, tuple[str, tuple[Offset, ...]]], tuple[str, ...]]:
     """Kernels of different form; for each kernel, the entry to launch and numbers to pass: equal steps of a loop share one function.
 
@@ -198,7 +199,7 @@ def distinct(kernels: Sequence[Kernel], context: Context
     notes: tuple[str, ...] = ()
     sizes: dict[str, tuple[Offset, ...]] = {}
     if context.varying:
-        fewer, sizes, notes = generic(fewer, context.target, context.varying)
+        fewer, sizes, notes = generic(fewer, context.target, context.varying, templates)
         if context.for_one_size:
             notes += (f"made for this size, since a form for all sizes is not proved for it: {', '.join(context.for_one_size)}",)
     entries = {}

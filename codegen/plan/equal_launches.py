@@ -37,7 +37,7 @@ class Part(Plain):
 
 def side_by_side(steps: Sequence[Step], context: Context) -> list[Step]:
     """The steps, with equal kernels that do not wait for each other in one launch."""
-    if context.target.kind != "gpu" or any(isinstance(s, HostStep) for s in steps):
+    if not context.target.traits.idle_launches or any(isinstance(s, HostStep) for s in steps):
         return list(steps)
     parts = [part_of(s) if isinstance(s, Kernel) else None for s in steps]
     count = Counter(p.alike for p in parts if p is not None)

@@ -157,7 +157,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     not worth it: what every core reads in every iteration, the constants, has to be in its second cache.
     """
     target, own = context.target, fn.body.carries + fn.body.rows
-    parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
+    parts = parts_of(fn.graph, own, target.cores) if target.traits.long_items else 1
     if parts == 1 or sum(p.aval.nbytes for p in fn.graph.inputs[own:]) > target.l2_bytes:
         return []
     if sum(k.flops + k.bytes for k in whole) > tuning().parted_work or sum(k.work for k in whole) * fn.length < tuning().parted_iterations:
@@ -208,7 +208,7 @@ def _lowered(
 
     own: how many of the inputs are carries and rows.
     """
-    alias, _ = arrange(plan, stored, into, context.target.kind == "gpu", must=False)
+    alias, _ = arrange(plan, stored, into, context.target.traits.row_groups, must=False)
     inner = context.inside(plan, graph.inputs[own:], alias)
     return [step for group in plan.groups for step in lower(group, inner)], {p for s, p in into.items() if s in alias}
 
@@ -221,8 +221,8 @@ def _kernels(graph: Graph, context: Context, own: int) -> list[Any]:
 def _by_element(plan: Schedule, graph: Graph, carries: int, rows: int, target: Target) -> Group | None:
     """The group that makes carries whose elements depend on no other elements of the old ones, so that work-items need not wait for others.
 
-    It is all of the iteration; or, of a row, it adds elements up, and needs no sum itself. Not on a CPU where an iteration reads or writes
-    large rows: block by block they are far apart.
+    It is all of the iteration; or, of a row, it adds elements up, and needs no sum itself. Not by long work-items where an iteration reads
+    or writes large rows: block by block they are far apart.
     """
     group = max(plan.groups, key=lambda g: g.size, default=None)
     if group is None:
@@ -235,7 +235,7 @@ def _by_element(plan: Schedule, graph: Graph, carries: int, rows: int, target: T
         return None
     moving = [*graph.inputs[carries:carries + rows], *graph.outputs[carries:]]
     streams = any(x.aval.size >= group.size > 1 for x in moving)
-    return group if target.kind == "gpu" or not streams or flops(group) + traffic(group) < tuning().looped_work else None
+    return group if not target.traits.long_items or not streams or flops(group) + traffic(group) < tuning().looped_work else None
 
 
 def _by_blocks(plan: Schedule, graph: Graph, lines: Lines, fn: Any, operands: list[Any], results: list[Any], context: Context,

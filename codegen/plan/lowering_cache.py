@@ -86,7 +86,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
     """The kernels of a group whose form is that of an earlier one, which has `kernels`."""
     out = []
     for kernel, changes in zip(kernels, rebound(form, kernels, group, own, context), strict=True):
-        if is_serial(kernel) or context.target.kind == "gpu":           # it may be merged, and one of a merged kernel lends its name
+        if is_serial(kernel) or context.target.traits.idle_launches:         # it may be merged, and one of a merged kernel lends its name
             changes["entry"] = context.entry(group)
         out.append(kernel.bound(**changes))
     if config.check:

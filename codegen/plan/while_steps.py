@@ -71,7 +71,7 @@ def lower_while(group: Group, context: Context) -> list[Any]:
 
 def _most_work(target: Target) -> int:
     """Of an iteration in one work-item."""
-    return {"cpu": by_one(target.cores, tuning().iteration_work), "gpu": tuning().item_iteration_work}[target.kind]
+    return by_one(target.cores, tuning().iteration_work) if target.traits.long_items else tuning().item_iteration_work
 
 
 def alone(target: Target) -> Target:

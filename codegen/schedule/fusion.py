@@ -158,8 +158,8 @@ class Scheduler(Reading):
         found = group.kind.accept(root.kind, Granularity.ROW in places)
         if isinstance(found, NotFused):
             return NotFused.POSITION if found is NotFused.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
-        if self.target.kind != "cpu" and isinstance(found.kind, Rows) and found.kind.length:
-            return NotFused.SHAPE                               # on a GPU columns are other work-items' than rows
+        if self.target.traits.row_groups and isinstance(found.kind, Rows) and found.kind.length:
+            return NotFused.SHAPE                               # columns are other work-items' than rows then
         elements = found.place is not Granularity.ROW or isinstance(root.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
         moved = self.moved(group, root)

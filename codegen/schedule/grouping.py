@@ -278,7 +278,7 @@ def _lane_by_lane(anchor: Node, target: Target) -> bool:
 
     (Written out for every lane of every accumulator, a kernel of 100 lines becomes one of 2,000, and takes PoCL a second.)
     """
-    if target.kind == "gpu":
+    if not target.traits.vectors:
         return False
     if anchor.fn.family == "contraction":
         m, n = anchor.shape[-2:]

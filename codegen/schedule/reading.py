@@ -99,18 +99,18 @@ class Reading:
                 for o in node.operands:
                     if node.fn.family == "opencl_call" and o in self.scalars:
                         continue                             # passed by value
-                    if self.target.kind == "cpu" and node.fn.family == "scatter" and read_once(node, o):
+                    if self.target.traits.long_items and node.fn.family == "scatter" and read_once(node, o):
                         continue
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
 
     def parts(self, node: Node) -> Flat | None:
-        """What a list of many parts is computed as on a CPU, and one of long parts that are put together of others in their own rows."""
+        """What a list of many parts is computed as by long work-items, and one of long parts that are made of others in own rows."""
         dim = node.attrs["dim"]
         sizes = tuple([prod(o.shape[dim:]) for o in node.operands if o.aval.size])
         own_rows = prod(node.shape[:dim]) == 1 and min(sizes, default=0) >= self.tuning.item and any(
             strip(o).fn.name in ("concat", "pad") and o is not strip(o) for o in node.operands)
-        return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and (len(sizes) > self.tuning.ranges or own_rows) else None
+        return Flat(node.aval.size, sizes) if self.target.traits.long_items and (len(sizes) > self.tuning.ranges or own_rows) else None
 
     def times(self, node: Node, kind: Kind) -> int:
         """How often a kernel of that kind has the lines that compute a root: of a list, each part has its own."""

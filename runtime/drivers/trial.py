@@ -86,7 +86,7 @@ def rank(device: Device) -> tuple[int, int]:
     version = device.cl_device.platform.version
     if "oclgrind" in device.platform.lower():
         return 9, 0
-    if device.kind == "gpu":
+    if device.traits.first:
         return 0, -device.cl_device.max_compute_units * device.cl_device.max_clock_frequency
     if "PoCL" in device.driver:
         return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second

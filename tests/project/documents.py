@@ -21,7 +21,9 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 _FILE = re.compile(rf"(?:(?:{'|'.join(re.escape(f) for f in FOLDERS)})/)?[\w/-]*\w\.(?:py|md|toml|txt)|(?:{'|'.join(FOLDERS)})/[\w/]*")
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _DOTTED = re.compile(r"(?:tracegrad|tg)(?:\.\w+)+")
+_CONSTANT = re.compile(r"_[A-Z][A-Z\d_]+")
 _CLASS = re.compile(r"_?[A-Z][a-z]\w*(?:\.\w+)?")
+_INSIDE = re.compile(r"`([\w/]+\.py)` ?\n? *\(((?:`\w+`(?:, | and )?)+)\)")        # `file.py` (`name`, `name`)
 GENERATED = {"benchmarks/RESULTS-gpu.md"}
 
 
@@ -67,9 +69,22 @@ def _names(node: ast.ClassDef) -> Iterator[str]:
             yield inner.value                   # a slot
 
 
+@cache
+def constants() -> set[str]:
+    """The names like _THIS in the code."""
+    texts = [path.read_text() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    return {name for text in texts for name in re.findall(rf"\b{_CONSTANT.pattern}\b", text)}
+
+
 def unknown(text: str) -> list[str]:
     """What stands in backticks and looks like a file, a dotted name or a class of the library, but is none."""
     return [name for name in sorted(set(_QUOTED.findall(_LINK.sub("", text)))) if not _known(name)]
+
+
+def misplaced(text: str) -> list[str]:
+    """Names that a page says are in a file, `file.py` (`name`), and are not."""
+    pairs = [(file, name) for file, names in _INSIDE.findall(text) for name in re.findall(r"\w+", names.replace(" and ", " "))]
+    return [f"{name} in {file}" for file, name in pairs if not re.search(rf"\b{name}\b", (ROOT / file).read_text())]
 
 
 def broken_links(page: Path) -> list[str]:
@@ -97,6 +112,8 @@ def _known(name: str) -> bool:
             owner, _, attribute = name.rpartition(".")
             return attribute in classes().get(owner.rpartition(".")[2], ())
         return not _elsewhere(name, thing)
+    if _CONSTANT.fullmatch(name):
+        return name in constants()
     if _CLASS.fullmatch(name):
         owner, _, attribute = name.partition(".")
         return owner in classes() and (not attribute or attribute in classes()[owner])

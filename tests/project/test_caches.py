@@ -30,7 +30,6 @@ OTHERS = {
     "graph.operators": {"PUBLIC": "registry", "FUNCTIONAL": "registry", "SPECIAL": "registry", "LINALG": "registry", "FOURIER": "registry"},
     "graph.primitive": {"REGISTRY": "registry", "_uid": "a count"},
     "ops.primitives.formula": {"PAIR_FORMULAS": "registry"},
-    "codegen.plan.arguments.generic": {"kept": "one folder of the disk"},
     "codegen.lower.context": {"LOWERINGS": "registry", "TARGET_LOWERINGS": "registry"},
     "codegen.kernel.ir.instructions": {"INSTRUCTIONS": "registry"},
     "support.modes": {"float32_matmul": "state: a setting", "unusual": "a count"},

@@ -13,7 +13,7 @@ import tracegrad as tg
 from benchmarks import first_call, loops, small_matrices
 from docs.extensions.blocks import BLOCK, run, same
 from tests.helpers.marks import DEVICES, one_of
-from tests.project.documents import ROOT, broken_links, unknown
+from tests.project.documents import ROOT, broken_links, misplaced, unknown
 
 DOCS = ROOT / "docs"
 WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted(DOCS.rglob("*.md")) if p.name != "coverage.md")]
@@ -34,13 +34,16 @@ def test_page(page, device):
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
 def test_files_classes_and_dotted_names_in_backticks_exist(page):
     assert unknown(page.read_text()) == []
+    assert misplaced(page.read_text()) == []
     assert broken_links(page) == []
 
 
 def test_names_that_do_not_exist_are_found():
-    wrong = ["Primitive.nothing", "Unheardof", "tg.nothing", "tracegrad.execute.compile.Node", "tracegrad.graph.primitive.nothing",
-            "tracegrad/nowhere.py"]
+    wrong = ["Primitive.nothing", "Unheardof", "_" + "UNHEARD_OF", "tg.nothing", "tracegrad.execute.compile.Node",
+             "tracegrad.graph.primitive.nothing", "tracegrad/nowhere.py"]
     assert unknown(" ".join(f"`{name}`" for name in [*wrong, "docs/tour.md", "Primitive.vjp", "Primitive", "tg.sum", "x + 1"])) == wrong
+    said = "`codegen/passes.py` (`unheard_of`, `passes`) and `runtime/queries.py` (`_CORES`)"
+    assert misplaced(said) == ["unheard_of in codegen/passes.py"]
 
 
 def test_the_op_that_contributing_shows_is_one(tmp_path):

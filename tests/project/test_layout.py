@@ -185,17 +185,47 @@ def asked(node: ast.Compare | ast.match_case) -> list[ast.AST]:
 
 
 def test_the_check_sees_a_comparison_of_every_form():
-    for text in ('kind == "gpu"', '"gpu" != kind', 'kind in ("gpu", "cpu")', 'match kind:\n    case "gpu": pass'):
-        found = [c for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Compare, ast.match_case)) for c in asked(n)]
-        assert any(isinstance(c, ast.Constant) and c.value == "gpu" for c in found), text
+    for text in ('kind == "gpu"', '"gpu" != kind', 'kind in ("gpu", "cpu")', 'match kind:\n    case "gpu": pass', 'target.kind != "cpu"',
+                 '{"cpu": 1}[device.kind]', '{"cpu": 1}.get(target.kind)'):
+        assert any(asks_for_the_kind(n) for n in ast.walk(ast.parse(text))), text
+    for text in ('device.kind == "numpy"', 'device.type == "cpu"', 'self.kind == wanted', 'LOWERED["gpu" if grouped else traits.kernels]'):
+        assert not any(asks_for_the_kind(n) for n in ast.walk(ast.parse(text))), text
 
 
-def test_few_places_ask_whether_the_device_is_a_gpu():
-    """What a kind of device has a function of its own for is a row of a table (`lowering(..., on="gpu")`)."""
-    nodes = [(p, n) for p in paths(*SOURCE) for n in ast.walk(parsed(p)) if isinstance(n, (ast.Compare, ast.match_case))]
-    found = [f"{named(p)}: {n.lineno if isinstance(n, ast.Compare) else n.pattern.lineno}" for p, n in nodes
-             if any(isinstance(c, ast.Constant) and c.value == "gpu" for c in asked(n))]
-    assert len(found) <= 23, found
+def asks_for_the_kind(node: ast.AST) -> bool:
+    """Whether it compares something with "gpu", or the attribute `kind` with "cpu"; or looks it up in a table written on the spot."""
+    if isinstance(node, (ast.Compare, ast.match_case)):
+        found = asked(node)
+        kind = any(isinstance(n, ast.Attribute) and n.attr == "kind" for n in found)
+        return any(isinstance(c, ast.Constant) and (c.value == "gpu" or (kind and c.value == "cpu")) for c in found)
+    table = node.value if isinstance(node, ast.Subscript) else node.func.value if (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)) else None
+    return isinstance(table, ast.Dict) and any(isinstance(c, ast.Constant) and c.value in ("gpu", "cpu") for c in table.keys)
+
+
+def test_no_place_asks_which_kind_a_device_is_of():
+    """A fact of a kind is a column of `device_kinds.KINDS`; kernels of its own are rows of a table (`lowering(..., on="gpu")`)."""
+    assert [f"{named(p)}: {ast.unparse(n)}" for p in paths(*SOURCE) for n in ast.walk(parsed(p)) if asks_for_the_kind(n)] == []
+
+
+def constants_of_others(tree: ast.Module) -> list[str]:
+    """What is assigned to a name in capitals of something else, or to a part of it: a module's constant or table is its own."""
+    assigned = [place for node in ast.walk(tree) for place in (
+        node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign))
+        else [])]
+    places = [part for place in assigned for part in (place.elts if isinstance(place, ast.Tuple) else [place])]
+    found = []
+    for place in places:
+        while isinstance(place, ast.Subscript):
+            place = place.value
+        if isinstance(place, ast.Attribute) and place.attr.isupper() and len(place.attr) > 1:
+            found += [ast.unparse(place)] if ast.unparse(place.value) not in ("self", "cls") else []
+    return found
+
+
+def test_no_module_assigns_anothers_constants():
+    assert constants_of_others(ast.parse("a.TABLE[:] = [1]\nb, c.LIMIT = 1, 2\nself.MOST = x.T = 3")) == ["a.TABLE", "c.LIMIT"]
+    assert {named(p): found for p in paths(*SOURCE) if (found := constants_of_others(parsed(p)))} == {}
 
 
 def test_import_linters_layers_are_ordered_lists():

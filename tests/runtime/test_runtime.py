@@ -30,6 +30,7 @@ from tracegrad.runtime.drivers import icd, trial
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.programs.program import build
 from tracegrad.runtime.queries import kind_of, target_of
+from tracegrad.support.device_kinds import KINDS
 from tracegrad.support.plan import HostStep, Launch, Plan, Scalar, Slot
 
 F = np.dtype("float32")
@@ -707,7 +708,7 @@ class TestInFlight:
 
 
 def driver(name: str, version: str = "1") -> Any:
-    return SimpleNamespace(driver=name, platform=name, name="cpu", kind="cpu",
+    return SimpleNamespace(driver=name, platform=name, name="cpu", kind="cpu", traits=KINDS["cpu"],
                            cl_device=SimpleNamespace(platform=SimpleNamespace(version=version), driver_version=version))
 
 

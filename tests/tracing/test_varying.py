@@ -22,8 +22,7 @@ from tracegrad.codegen.lower import group_kernels
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
-from tracegrad.execute import compile, program
-from tracegrad.execute.backends import code_generator
+from tracegrad.execute import plan_cache, program
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support import cache
@@ -35,8 +34,7 @@ from tracegrad.tracing import varying
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel of other tests or processes is known, in memory or on the disk: what is built does not depend on them."""
     cache.clear(["kernels whose sizes vary"])
-    monkeypatch.setattr(compile, "_generator", lambda varying: code_generator())
-    monkeypatch.setattr(generic, "kept", [])
+    monkeypatch.setattr(plan_cache, "TEMPLATES", None)
 
 
 def rows(n: int, width: int = 24) -> Any:
@@ -295,15 +293,14 @@ def test_a_second_process_asks_for_kernels_that_the_first_one_built(tmp_path: Pa
 
 
 @pytest.mark.parametrize("contents", [b"", b"[]", b"{}", b"[1, 2]", b'[["<i4"], [0], ["x"]]', b'[["<i4"], [0], [1, 2]]', b"\xff"])
-def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes) -> None:
     class Damaged:
         def get(self, name: str) -> bytes:
             return contents
 
         def put(self, name: str, contents: bytes) -> None: ...
 
-    monkeypatch.setattr(generic, "kept", [Damaged()])
-    assert generic.Template.known("name").seen == []
+    assert generic.Template.known("name", Damaged()).seen == []
 
 
 def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,16 +23,16 @@ class CodeGenerator(Protocol):
     MATRIX_INSTRUCTIONS: Any
     """By name: the matrix instructions that it knows. `of` is the dtype that one multiplies."""
 
-    TEMPLATES: list[Any]
-    """Where templates of kernels whose sizes vary are kept for later processes: a folder, as `runtime.disk` has it, or nothing."""
-
     def candidates(self, target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
         """The names of the matrix instructions that a device with these extensions may have."""
 
     def compile_graph(self, graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None,
                       name: Callable[[Node], str] | None = None, results: Sequence[str] = (),
-                      varying: frozenset[int] = frozenset()) -> Plan:
-        """The plan that computes a graph's outputs on a device like `target`."""
+                      varying: frozenset[int] = frozenset(), templates: Any = None) -> Plan:
+        """The plan that computes a graph's outputs on a device like `target`.
+
+        templates: where those of kernels whose sizes vary are kept for later processes: a folder, as `runtime.disk` has it, or None.
+        """
 
 
 class NumpyBackend(Protocol):

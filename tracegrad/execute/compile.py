@@ -13,7 +13,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.execute import plan_cache
-from tracegrad.execute.backends import CodeGenerator, code_generator
+from tracegrad.execute.backends import code_generator
 from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
 from tracegrad.graph.canonical import canonical
@@ -56,7 +56,8 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
         _check_dtypes(graph, device)
         with progress(f"tracegrad writes kernels for {len(graph)} operations"):
-            plan = _generator(varying).compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying)
+            plan = code_generator().compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying,
+                                                  templates=plan_cache.TEMPLATES)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
         plan_cache.store(key, plan)
@@ -65,15 +66,7 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
 
 def learned(graph: Graph, device: Device, donate: Mapping[int, int], varying: frozenset[int]) -> None:
     """Note which kernels an executable graph has, so that those of other sizes can be compared with them."""
-    _generator(varying).compile_graph(graph, device.target, donate=donate, varying=varying)
-
-
-def _generator(varying: frozenset[int]) -> CodeGenerator:
-    """The code generator; where sizes vary, with the place where it finds what earlier processes knew of kernels."""
-    found = code_generator()
-    if varying:
-        found.TEMPLATES[:] = [plan_cache.TEMPLATES]
-    return found
+    code_generator().compile_graph(graph, device.target, donate=donate, varying=varying, templates=plan_cache.TEMPLATES)
 
 
 def _rough(graph: Graph) -> tuple[float, int]:

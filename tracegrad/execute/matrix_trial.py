@@ -34,7 +34,7 @@ SIZES = ((128, 96, 128), (72, 104, 88), (33, 19, 70))
 def target_of(device: Device) -> Target:
     """The device, with its matrix instructions, and what float32 products may be computed with now."""
     found: Target = device.target
-    if found.kind != "gpu":
+    if not found.traits.matrix:
         return found
     return replace(found, matrix=instructions(device), float32_precision=float32_matmul[0])
 
@@ -55,10 +55,10 @@ def _remembered(device: Device) -> tuple[str, ...]:
 
 
 def findings() -> list[Finding]:
-    """What the doctor tells of each GPU."""
+    """What the doctor tells of each device that may have some."""
     found = []
     for device in devices():
-        if device.kind == "gpu":
+        if device.traits.matrix:
             names = instructions(device)
             text = f"matrix instructions that are right in a trial: {', '.join(names)}" if names else (
                 "none of the matrix instructions that tracegrad knows is right in a trial, so products are made without")

@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, IndexOutOfRange, LinAlgError, TracegradError
 from tracegrad.support.blas import factored
+from tracegrad.support.device_kinds import OfKind
 
 
 @dataclass_transform(frozen_default=True)
@@ -50,10 +51,10 @@ class Plain:
         return f"{type(self).__name__}({', '.join([f'{name}={value!r}' for name, value in vars(self).items()])})"
 
 
-class Target(Plain):
+class Target(Plain, OfKind):
     """What the code generator may know of a device. Filled in by `runtime.device` from OpenCL queries."""
 
-    kind: Literal["cpu", "gpu"] = "cpu"   # cpu: one work-item is a thread's loop; gpu: many small work-items
+    kind: str = "cpu"                     # a row of `device_kinds.KINDS`
     simd_bytes: int = 32                  # vector register width (AVX2: 32)
     registers: int = 16                   # vector registers a kernel may plan on
     cores: int = 4                        # compute units that have their own local memory
@@ -69,6 +70,11 @@ class Target(Plain):
     atomics64: bool = False               # work-items may add to an integer of 64 bits together
     matrix: tuple[str, ...] = ()          # its matrix instructions, by their names in codegen's table (tile/instructions.py)
     float32_precision: str = "highest"    # what float32 products may be computed with: see set_float32_matmul_precision
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts to cut work whose work-items have nothing to do with each other, at most."""
+        return 4 * self.cores if self.traits.long_items else self.items
 
     @property
     def items(self) -> int:

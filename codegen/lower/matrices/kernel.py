@@ -36,10 +36,9 @@ class Matrices(KernelBuilder, Language):
         self.m, self.n = self.shapes[0]
         self.batch = prod(self.node.operands[0].shape[:-2])
         self.target, dtype = context.target, self.node.operands[0].dtype
-        cpu = self.target.kind == "cpu"
-        wide = cpu and self.target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
+        wide = self.target.traits.quick_float64 and self.target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
         self.dtype = float64 if wide else dtype
-        self.lanes = bit_floor(min(16, self.target.simd_bytes // self.dtype.itemsize, self.batch)) if cpu else 1
+        self.lanes = bit_floor(min(16, self.target.simd_bytes // self.dtype.itemsize, self.batch)) if self.target.traits.vectors else 1
         self.info: Numbers | None = None                     # which pivot (from 1) is the first that is not there; 0
 
     def kernel(self, algorithm: Callable[[Matrices], None]) -> Kernel:
@@ -51,7 +50,7 @@ class Matrices(KernelBuilder, Language):
     def matrices(self) -> Iterator[Index]:
         """The loop over the matrices of a work-item: the first of each vector."""
         w, lanes, batch = self.writer, self.lanes, self.batch
-        if self.target.kind == "gpu" or batch == 1:
+        if not self.target.traits.long_items or batch == 1:
             yield self.item("matrix", batch)
             return
         length = max(lanes, batch // parts(self.context) // lanes * lanes)

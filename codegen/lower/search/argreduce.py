@@ -64,7 +64,7 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
     outer, n, inner = view(x, node.attrs["dim"])
     chunks = -(-count // length)
     chunk = o.item("chunk", chunks)
-    share = -(-outer * inner // parts(context)) if context.target.kind == "cpu" else 1
+    share = -(-outer * inner // parts(context)) if context.target.traits.long_items else 1
     first, last = o.part("result", outer * inner, share)
     with o.loop("result", outer * inner, first, last) as result:
         row, column = result // inner, result % inner
@@ -109,7 +109,7 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
 def _plain(group: Group, context: Context) -> bool:
     """Whether it may be searched in vectors. The number of an element has to be as wide as the element."""
     x = group.anchor.operands[0]
-    return context.target.kind == "cpu" and x.dtype.name in ("float32", "float64", "int32", "int64") and index_type(x.aval.size) == "int"
+    return context.target.traits.vectors and x.dtype.name in ("float32", "float64", "int32", "int64") and index_type(x.aval.size) == "int"
 
 
 def _lanes(group: Group, context: Context) -> int:

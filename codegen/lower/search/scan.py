@@ -85,7 +85,7 @@ def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kern
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
     pointers = [w.buffer(temp, temp.name, temp.dtype, "const") for temp in sums]
-    if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
+    if chunks > 1 or inner > 1 or outer <= parts(context) or not context.target.traits.long_items:
         row, rows = o.item("row", outer), None
     else:
         rows = o.part("row", outer, -(-outer // parts(context)))

@@ -30,21 +30,21 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     rows, count = base.shape[0], index.aval.size
     rest = base.aval.size // rows
     out = context.output(group, node)
-    cpu = context.target.kind == "cpu"
+    long = context.target.traits.long_items
     in_place = context.ref(node) is context.ref(strip(base))        # the old rows are there already
     first: BoundLike
     last: BoundLike
     low: BoundLike
     high: BoundLike
-    if rest >= tuning().scatter_columns * context.target.cores or (not cpu and rest >= context.target.cores):
-        length = -(-rest // parts(context))
-        low, high = o.part("column", rest, -(-length // tuning().scatter_columns) * tuning().scatter_columns if cpu else length)
+    if rest >= tuning().scatter_columns * context.target.cores or (not long and rest >= context.target.cores):
+        length, whole = -(-rest // parts(context)), tuning().scatter_columns if context.target.traits.vectors else 1
+        low, high = o.part("column", rest, -(-length // whole) * whole)
         first, last = 0, rows
     else:
         low, high = 0, rest
         few = tuning().scatter_alone
         alone = rest < tuning().scatter_skip or (count * rest < few and (in_place or base.aval.size < 8 * few))
-        first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
+        first, last = o.part("row", rows, rows if alone and long else -(-rows // (context.target.cores if long else parts(context))))
 
     def copy(row: Index, column: Index) -> None:
         at = row * rest + column

@@ -32,7 +32,7 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
-    run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
+    run = tuning().sort_block if context.target.traits.long_items else tuning().sort_run
     side = _passes(min(n, run)) % 2
     comparisons = node.aval.size * max(1, (min(n, run) - 1).bit_length())
     made = [replace(_blocks(group, context, run, pairs), slow=_COMPARISON * comparisons)]
@@ -146,7 +146,7 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     o = KernelBuilder(group, context)
     node, w = o.node, o.writer
     n = node.shape[-1]
-    part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
+    part = min(tuning().sort_part if context.target.traits.long_items else tuning().sort_part_gpu, 2 * run)
     keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
     written = [o.temp(t, name, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)] if into else [o.output()]
     first, last = o.part("part", n, part)

@@ -40,9 +40,6 @@ class Folder(Protocol):
     def put(self, name: str, contents: bytes) -> None: ...
 
 
-kept: list[Folder] = []                # where templates are kept for later processes, if anywhere
-
-
 def numbers_of(kernel: Kernel) -> tuple[str, tuple[Constant, ...]]:
     """What a kernel is but for its numbers, and these."""
     found: list[Constant] = []
@@ -81,10 +78,10 @@ class Template:
         self.places: list[int] = []
 
     @classmethod
-    def known(cls, name: str) -> Template:
+    def known(cls, name: str, folder: Folder | None) -> Template:
         """What an earlier process knew of it, or a new one. Whatever is wrong with a file, it is as good as none."""
         made = cls()
-        contents = kept[0].get(name) if kept else None
+        contents = folder.get(name) if folder is not None else None
         try:
             dtypes, ends, *samples = json.loads(contents) if contents is not None else ((), ())
             seen = [tuple([Constant(float.fromhex(v) if isinstance(v, str) else int(v), np.dtype(dtype), bool(end))
@@ -95,12 +92,11 @@ class Template:
         made.arrange()
         return made
 
-    def keep(self, name: str) -> None:
+    def keep(self, name: str, folder: Folder) -> None:
         """Leave it to later processes."""
-        if kept:
-            samples = [[n.value.hex() if isinstance(n.value, float) else n.value for n in numbers] for numbers in self.seen]
-            last = self.seen[-1]
-            kept[0].put(name, json.dumps([[n.dtype.str for n in last], [n.ends for n in last], *samples]).encode())
+        samples = [[n.value.hex() if isinstance(n.value, float) else n.value for n in numbers] for numbers in self.seen]
+        last = self.seen[-1]
+        folder.put(name, json.dumps([[n.dtype.str for n in last], [n.ends for n in last], *samples]).encode())
 
     @property
     def count(self) -> int:
@@ -155,20 +151,24 @@ def depends(number: Constant, varying: Collection[int]) -> bool:
     return value > 0 and any(value % n == 0 for n in varying if n >= LEAST)
 
 
-def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int]
+def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int], folder: Folder | None
             ) -> tuple[list[Kernel], dict[str, tuple[Offset, ...]], tuple[str, ...]]:
-    """The kernels with arguments, the arguments for each of them by name, and what is to be said of it. varying: the sizes that vary."""
+    """The kernels with arguments, the arguments for each of them by name, and what is to be said of it.
+
+    varying: the sizes that vary. folder: where templates are kept for later processes, if anywhere.
+    """
     described = {kernel.entry: numbers_of(kernel) for kernel in kernels if not kernel.foreign}
     with templates.lock:
         changed: dict[str, Template] = {}
         for key, numbers in described.values():              # all of them first, so that equal ones have one text
             template, name = templates[target, key], hashlib.sha256(repr((target, key)).encode()).hexdigest()
             if template is None:
-                template = templates[target, key] = Template.known(name)
+                template = templates[target, key] = Template.known(name, folder)
             if template.add(numbers, varying):
                 changed[name] = template
-        for name, template in changed.items():
-            template.keep(name)
+        if folder is not None:
+            for name, template in changed.items():
+                template.keep(name, folder)
         made: list[Kernel] = []
         more: dict[str, tuple[Offset, ...]] = {}
         fixed: list[str] = []
