@@ -399,7 +399,7 @@ TG T tg_erfc(T x) {
     T inner = (T)(1.0) - tg_erf_small(a < 0.5 ? x : (T)(0.0));
     return a < 0.5 ? inner : (x < 0.0 ? (T)(2.0) - y : y);
 }""",
-    # float: from 1 on erfc has at most 2.6 bits to say. Its exponential is that of the derivative: where both are wanted it is computed once.
+    # float: from 1 on erfc has at most 2.6 bits to say. Its exponential is that of the derivative: it is computed once for both.
     "tg_erf": ("""
 TG T tg_erf(T x) {
     T a = tg_fabs(x);
