@@ -51,7 +51,7 @@ def _stacked(graph: Any, output: Any, nodes: list[Any]) -> Any:
 
     with graph.inserting_before(output):
         parts = [_call(graph, ops.aten.unsqueeze.default, node, 0) for node in nodes]
-        return _call(graph, ops.aten.cat.default, parts)
+        return _call(graph, ops.aten.cat.default, parts, name="saved_together")         # which no node of either graph is called
 
 
 def _as_one(graph: Any, readers: list[Any], whole: Any) -> None:
@@ -69,11 +69,11 @@ def _as_one(graph: Any, readers: list[Any], whole: Any) -> None:
         graph.erase_node(reader)
 
 
-def _call(graph: Any, target: Any, *args: Any) -> Any:
+def _call(graph: Any, target: Any, *args: Any, name: str | None = None) -> Any:
     """A node that calls an operator, and what torch tells of its result."""
     from torch.fx.node import map_arg  # noqa: PLC0415
 
-    node = graph.call_function(target, args)
+    node = graph.create_node("call_function", target, args, name=name)
     given = map_arg(args, lambda x: x.meta["val"])
     node.meta["val"] = target(*given)
     return node
