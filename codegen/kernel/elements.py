@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,15 +88,13 @@ class Elements(Vectors):
                 from_, to = x.lo, x.hi + 1
                 more = opened.constant if opened.terms else 0            # i - 3 >= 0 is i >= 3
                 plain = opened - more
-                at = self.lanes_of(plain) if wide else At(plain, dtype)
-                if x.lo < low:
-                    tests.append((Infix(">=", at, _limit(low, more, dtype)), wide))
-                    keys.append((plain.key, ">=", low - more))
-                    from_ = low
-                if x.hi >= high:
-                    tests.append((Infix("<", at, _limit(high, more, dtype)), wide))
-                    keys.append((plain.key, "<", high - more))
-                    to = high
+                for sign, limit, needed in ((">=", low, x.lo < low), ("<", high, x.hi >= high)):
+                    if needed:
+                        one = self._on_one_side(plain, limit - more) if wide else plain
+                        at = self.lanes_of(plain) if one is None else At(one, dtype)
+                        tests.append((Infix(sign, at, _limit(limit, more, dtype)), one is None))
+                        keys.append(((plain if one is None else one).key, sign, limit - more))
+                        from_, to = (low, to) if sign == ">=" else (from_, high)
                 holds.append(("range", x, from_, to))
             else:
                 k, = rest
@@ -117,6 +116,20 @@ class Elements(Vectors):
             found = Condition(self.let("inside", all_), tuple(holds))
             self.remember(key, found, all_.vars)
         return found  # type: ignore[no-any-return]
+
+    def _on_one_side(self, x: Index, limit: int) -> Index | None:
+        """What is on the side of `limit` that x is on in all lanes: what is put side by side has its limits between two vectors, or
+
+        between two rows. None where lanes differ.
+        """
+        lane = self.lane
+        if lane is None or not self.vector_vars.isdisjoint(x.vars):
+            return None
+        if limit % self.width == 0 and x.starts(lane, self.width):
+            return x
+        row = Index(tuple([(atom, c) for atom, c in x.terms if lane not in atom.vars]), 0)
+        column = x - row
+        return row if row.terms and column.lo >= 0 and column.hi < gcd(limit, *[c for _, c in row.terms]) else None
 
     def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Local:
         """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""

@@ -399,14 +399,12 @@ TG T tg_erfc(T x) {
     T inner = (T)(1.0) - tg_erf_small(a < 0.5 ? x : (T)(0.0));
     return a < 0.5 ? inner : (x < 0.0 ? (T)(2.0) - y : y);
 }""",
-    # float: from 1 on erfc has at most 2.6 bits to say, and is an exponential of a polynomial
+    # float: from 1 on erfc has at most 2.6 bits to say. Its exponential is that of the derivative: it is computed once for both.
     "tg_erf": ("""
 TG T tg_erf(T x) {
     T a = tg_fabs(x);
-    a = a > 4.0 ? (T)(4.0) : a;                 // from 3.92 on it is 1
-    I n;
-    T p = tg_exp_parts(a * ($poly(logerfc, a) - a), &n);
-    T outer = (T)(1.0) - p * as_T((n + $BIAS) << $MANT);
+    T q = (a > 4.0 ? (T)(4.0) : a) - 2.0;       // from 3.92 on it is 1
+    T outer = (T)(1.0) - tg_exp_nonpositive(-(x * x)) * $poly(erfcx, q);
     T inner = tg_erf_small(a);
     return tg_copysign(a < 1.0 ? inner : outer, x);
 }""", """

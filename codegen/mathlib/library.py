@@ -38,7 +38,7 @@ _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|sma
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
 HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | {
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
-_CHAINS = {"erf", "erfc"}                # polynomials of floats by Horner's scheme: nothing waits for erf's, and erfc would lose an ulp
+_CHAINS = {"erf", "erfcx", "erfc"}       # polynomials of floats by Horner's scheme: nothing waits for erf's, and erfc would lose an ulp
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")

@@ -455,6 +455,26 @@ def test_views_of_arguments_are_not_handed_over(programs: list[Any]) -> None:
     assert [len(program._arguments) for program in programs] == [2, 3]
 
 
+def test_small_tensors_of_a_kind_are_handed_over_as_one(programs: list[Any]) -> None:
+    """What is a result as well, or large, or of a kind that there are few of is not among them."""
+    cell = nn.LSTMCell(6, 8)
+
+    def fn(x: Any, y: Any) -> Any:
+        h = c = x.new_zeros(x.shape[1], 8)
+        for row in x:
+            h, c = cell(row, (h, c))
+        for _ in range(6):
+            y = y @ y.cos() / 130
+        return h, c, y
+
+    beside(fn, torch.randn(6, 3, 6), torch.randn(130, 130, requires_grad=True))
+    shapes = [[tuple(layout.shape) for layout in program._layouts] for program in programs]
+    assert [shape for shape in shapes[0] if len(shape) == 3] == [(35, 3, 8)]        # gates, cells and states but for the last ones
+    assert shapes[0].count((3, 8)) == 2
+    assert shapes[0].count((130, 130)) > 5
+    assert [len(program._arguments) for program in programs][1] < 20
+
+
 def test_attention_is_not_computed_again(programs: list[Any]) -> None:
     """The forward kernel has the rows' sums beside the result; the gradient's reads both."""
     q, k, v = (torch.randn(1, 2, 130, 16, requires_grad=True) for _ in range(3))

@@ -23,6 +23,7 @@ from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_backend.memory import Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.torch_backend.operators import find
 from tracegrad.torch_backend.runs import Run, run_of
+from tracegrad.torch_backend.saved import packed
 from tracegrad.tracing.trace import trace
 from tracegrad.tracing.varying import mark_dynamic
 
@@ -78,7 +79,9 @@ def _parted(joint: Any, inputs: Any, **options: Any) -> tuple[Any, Any]:
     from torch._functorch import config  # noqa: PLC0415
 
     with config.patch(recompute_views=True):
-        return min_cut_rematerialization_partition(joint, inputs, **options)  # type: ignore[no-any-return]
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    packed(forward, backward, options["num_fwd_outputs"])
+    return forward, backward
 
 
 def _decompositions() -> Any:

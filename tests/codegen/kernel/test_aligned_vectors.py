@@ -114,3 +114,43 @@ def test_the_rows_of_bags_are_read_as_vectors() -> None:
 
     f(tg.randn(100, 64), tg.zeros(4096, 4, dtype=tg.int64))
     assert "GATHER" not in str(f.kernels())
+
+
+@one_of(3, ("columns", "rows"), product([64, 48, 33, 8, 5], [6, 197]))
+def test_heads_side_by_side(columns: int, rows: int) -> None:
+    """What three heads give, one beside the other, and flat, one behind the other: their limits are between two vectors or two rows."""
+    def f(x: Any, last: Any) -> Any:
+        return tg.cat([x[k].transpose(0, 1).reshape(rows, 3 * columns) for k in range(2)], 1), tg.cat([x[0].flatten(), last.flatten()])
+
+    rng = np.random.default_rng(columns)
+    x, last = rng.standard_normal((2, 3, rows, columns)).astype("float32"), rng.standard_normal((rows, 2)).astype("float32")
+    before = tg.device()
+    tg.set_device("numpy")
+    try:
+        with Checked(TARGETS, tuning=SMALL) as small, Checked(TARGETS) as whole:
+            got = [r.numpy() for r in tg.trace(f)(tg.tensor(x), tg.tensor(last))]
+    finally:
+        tg.set_device(before)
+    assert small.count
+    assert whole.count
+    np.testing.assert_array_equal(got[0], x.transpose(0, 2, 1, 3).reshape(2, rows, 3 * columns).transpose(1, 0, 2).reshape(rows, -1))
+    np.testing.assert_array_equal(got[1], np.concatenate([x[0].ravel(), last.ravel()]))
+
+
+def test_parts_side_by_side_are_read_as_vectors() -> None:
+    """One test for all lanes, and no element by itself."""
+    if tg.device().target.kind != "cpu":
+        pytest.skip("GPUs read one element an item")
+
+    @tg.trace
+    def heads(x: Any) -> Any:
+        return tg.cat([x[k].transpose(1, 2).reshape(2, 197, 192) for k in range(3)], 2)
+
+    @tg.trace
+    def flat(x: Any, y: Any) -> Any:
+        return tg.cat([x.transpose(1, 2).flatten(), y.flatten()])
+
+    heads(tg.randn(3, 2, 3, 197, 64))
+    flat(tg.randn(2, 6, 64, 197), tg.randn(12, 197))
+    assert "GATHER" not in str(heads.kernels())
+    assert "GATHER16_IF" not in str(flat.kernels())
