@@ -127,8 +127,9 @@ def _by_columns(fn: Callable[..., Any], arguments: list[Any], wanted: list[int],
         def of_one(x: Any, i: int = i) -> Tensor:
             return _outputs(fn, [x if n == i else a for n, a in enumerate(arguments)])[k]
 
-        columns = [autograd.transforms.jvp(of_one, (arguments[i].detach(),), (_unit(arguments[i], c),))[1] for c in range(arguments[i].numel())]
-        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(arguments[i].numel(), -1).T)
+        x = arguments[i].detach()
+        columns = [autograd.transforms.jvp(of_one, (x,), (_unit(x, c),))[1] for c in range(x.numel())]
+        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(x.numel(), -1).T)
     return found
 
 

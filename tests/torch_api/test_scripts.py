@@ -114,8 +114,8 @@ class Exponential(torch.autograd.Function):
         return factor * v * ctx.result
 primal = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
 def right():
-    return torch.autograd.gradcheck(Exponential.apply, (primal,), check_forward_ad=True, check_backward_ad=False, check_undefined_grad=False,
-                                    check_batched_grad=False, raise_exception=False)
+    return torch.autograd.gradcheck(Exponential.apply, (primal,), check_forward_ad=True, check_backward_ad=False,
+                                    check_undefined_grad=False, check_batched_grad=False, raise_exception=False)
 for factor in (1, 2):
     say(f"checked {factor}", right)
 def sines(x, y):
@@ -176,7 +176,8 @@ def named():
                     x @ x
     rows = {row.key: row for row in found.key_averages()}
     table = found.key_averages().table(sort_by="cpu_time_total", row_limit=5)
-    return [rows["outer"].count, rows["inner"].count, rows["outer"].cpu_time_total >= rows["inner"].cpu_time_total > 0, "# of Calls" in table]
+    times = rows["outer"].cpu_time_total, rows["inner"].cpu_time_total
+    return [rows["outer"].count, rows["inner"].count, times[0] >= times[1] > 0, "# of Calls" in table]
 def steps():
     seen = []
     def ready(found):
@@ -197,7 +198,8 @@ def written():
         found.export_chrome_trace(f"{folder}/trace.json")
         return "block" in [event.get("name") for event in json.load(open(f"{folder}/trace.json"))["traceEvents"]]
 def timed():
-    timer = benchmark.Timer("y = f(x)", "import math", globals={"x": x, "f": torch.exp}, label="exp", sub_label="small", description="plain")
+    names = {"x": x, "f": torch.exp}
+    timer = benchmark.Timer("y = f(x)", "import math", globals=names, label="exp", sub_label="small", description="plain")
     found = timer.timeit(3)
     more = timer.blocked_autorange(min_run_time=0.001)
     shown = str(benchmark.Compare([found, more]))

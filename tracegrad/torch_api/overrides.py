@@ -125,7 +125,8 @@ def overridable(fn: Any, name: str = "") -> Any:
     """
     if type(fn) is not FunctionType:
         return fn
-    key = (fn, name) if name != fn.__name__ and PUBLIC.get(name) is fn and PUBLIC.get(fn.__name__) is fn else fn
+    own = fn.__name__
+    key = (fn, name) if name != own and fn is PUBLIC.get(name) and fn is PUBLIC.get(own) else fn
     if (known := _wrappers.get(key)) is not None:
         return known
     if fn not in _functions():

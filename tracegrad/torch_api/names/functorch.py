@@ -10,7 +10,6 @@ from typing import Any
 from tracegrad.errors import ArgumentError
 from tracegrad.func import functional_call, stack_module_state
 from tracegrad.nn.module import Module
-from tracegrad.torch_api.names.fx.experimental.proxy_tensor import make_fx as make_fx
 
 
 def _warn(name: str, now: str) -> None:
@@ -50,7 +49,8 @@ def make_functional(model: Module, disable_autograd_tracking: bool = False) -> t
     return FunctionalModule(model, False), _values(model.parameters(), not disable_autograd_tracking)
 
 
-def make_functional_with_buffers(model: Module, disable_autograd_tracking: bool = False) -> tuple[FunctionalModule, tuple[Any, ...], tuple[Any, ...]]:
+def make_functional_with_buffers(model: Module, disable_autograd_tracking: bool = False
+                                 ) -> tuple[FunctionalModule, tuple[Any, ...], tuple[Any, ...]]:
     """(f, params, buffers): f(params, buffers, *inputs) is what the model computes."""
     _warn("make_functional_with_buffers", "functional_call")
     return FunctionalModule(model, True), _values(model.parameters(), not disable_autograd_tracking), _values(model.buffers(), False)

@@ -35,7 +35,8 @@ def supported_activities() -> set[ProfilerActivity]:
     return {ProfilerActivity.CPU}
 
 
-def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0) -> Callable[[int], ProfilerAction]:
+def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0,
+             skip_first_wait: int = 0) -> Callable[[int], ProfilerAction]:
     """Cycles of steps: `wait` that are left out, `warmup`, and `active` that are recorded; repeat: how many cycles, 0: on and on."""
     def action(step: int) -> ProfilerAction:
         step -= skip_first - (wait if skip_first_wait else 0)
@@ -92,7 +93,8 @@ class EventList(list[Any]):
         rows = self.key_averages()
         if sort_by in (*_SHOWN, "count"):
             rows.sort(key=lambda row: -getattr(row, sort_by))
-        body = [[row.key, *(f"{getattr(row, name) * 1e-3:.3f}ms" for name in _SHOWN), str(row.count)] for row in rows[: max(row_limit, 0) or None]]
+        shown = rows[:row_limit] if row_limit > 0 else rows
+        body = [[row.key, *(f"{getattr(row, name) * 1e-3:.3f}ms" for name in _SHOWN), str(row.count)] for row in shown]
         total = sum(row.self_cpu_time_total for row in rows) * 1e-3
         return "\n".join([*columns([["Name", *_SHOWN.values(), "# of Calls"], *body], range(1, 5)), f"Self CPU time total: {total:.3f}ms"])
 
@@ -128,7 +130,7 @@ _recording: list[profile] = []
 
 
 class record_function:
-    """A block with a name, or with () a decorator. While a profiler records, the block ends when its work is done: else it costs nothing."""
+    """A block with a name, or a decorator. While a profiler records, the block ends when its work is done."""
 
     def __init__(self, name: str, args: str | None = None) -> None:
         self.name = name
@@ -165,8 +167,8 @@ class profile:
     here: shapes, memory, stacks, flops, single operators, and times of the device apart from the program's.
     """
 
-    def __init__(self, enabled: bool = True, *, activities: Iterable[Any] | None = None, schedule: Callable[[int], ProfilerAction] | None = None,
-                 on_trace_ready: Callable[[profile], Any] | None = None, **_: Any) -> None:
+    def __init__(self, enabled: bool = True, *, activities: Iterable[Any] | None = None,
+                 schedule: Callable[[int], ProfilerAction] | None = None, on_trace_ready: Callable[[profile], Any] | None = None, **_: Any) -> None:
         self._enabled, self._schedule, self._ready = enabled, schedule, on_trace_ready
         self._events = EventList()
         self.step_num = 0

@@ -7,6 +7,7 @@ being asked for, and a block of runs when the device has computed them.
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 import time
 import timeit
@@ -140,7 +141,7 @@ class Measurement:
         if self.has_warnings:
             cause = "This could indicate system fluctuation." if self.meets_confidence(_VERY_UNSTEADY) else (
                 "This suggests significant environmental influence.")
-            lines.append(f"  WARNING: Interquartile range is {100 * self.iqr / self.median:.1f}% of the median measurement.\n           {cause}")
+            lines += [f"  WARNING: Interquartile range is {100 * self.iqr / self.median:.1f}% of the median measurement.", f"           {cause}"]
         return "\n".join(lines)
 
     @staticmethod
@@ -222,7 +223,7 @@ class Compare:
     highlight_warnings = trim_significant_figures
 
     def print(self) -> None:
-        print(self)
+        sys.stdout.write(f"{self}\n")
 
     def __str__(self) -> str:
         merged = Measurement.merge(self._results)
@@ -236,5 +237,6 @@ class Compare:
                 row = rows.setdefault((m.as_row_name, m.task_spec.num_threads), {})
                 row[m.task_spec.description or m.task_spec.stmt] = f"{m.median / scale:.4g}"
             body = [[name, str(threads), *(row.get(head, "") for head in heads)] for (name, threads), row in rows.items()]
-            tables.append("\n".join([label or "", *columns([["", "threads", *heads], *body], range(1, 2 + len(heads))), f"Times in {unit}."]))
+            table = columns([["", "threads", *heads], *body], range(1, 2 + len(heads)))
+            tables.append("\n".join([label or "", *table, f"Times in {unit}."]))
         return "\n\n".join(tables)
