@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import autograd
-from tracegrad.errors import AutogradError, DTypeError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.ops.arrays.complex_numbers import view_as_complex, view_as_real
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import complex128, differentiable, float64
@@ -41,6 +41,8 @@ def gradcheck(
 
     >>> tg.testing.gradcheck(lambda x: x.sin(), tg.randn(3, dtype=tg.float64, requires_grad=True))
     """
+    if not (check_backward_ad or check_forward_ad):
+        raise ArgumentError("gradcheck: one of check_backward_ad and check_forward_ad has to be True, else nothing is checked")
     arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     try:
         if check_backward_ad:

@@ -218,6 +218,13 @@ def left():
     benchmark.Timer("(x + 1).sum()", globals={"x": torch.ones(1000)}).timeit(5)
     return benchmark._asking("a = 1\\nb(a)")
 say("asks", left)
+def warned():
+    x = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        return torch.autograd.gradcheck(torch.sin, (x,), check_batched_grad=True), [str(w.message) for w in seen]
+say("warned", warned)
+say("nothing", lambda: torch.autograd.gradcheck(torch.sin, (torch.ones(1),), check_backward_ad=False))
 say("nested", lambda: torch.nested.nested_tensor([torch.ones(2)]))
 with_cuda = torch.device("cuda")
 def entered():
@@ -226,6 +233,8 @@ def entered():
 say("device", entered)
 """, ours=True)
     assert said["asks"] == "a = 1\n_left = b(a)\n_flush()"
+    assert said["warned"] == [True, ["gradcheck: check_batched_grad is not made here; what else was asked for is checked"]]
+    assert "one of check_backward_ad and check_forward_ad has to be True" in said["nothing"]
     assert "torch.nested.nested_tensor: is not in tracegrad" in said["nested"]
     assert "none matches 'cuda'" in said["device"]
 

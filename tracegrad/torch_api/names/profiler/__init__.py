@@ -168,7 +168,8 @@ class profile:
     """
 
     def __init__(self, enabled: bool = True, *, activities: Iterable[Any] | None = None,
-                 schedule: Callable[[int], ProfilerAction] | None = None, on_trace_ready: Callable[[profile], Any] | None = None, **_: Any) -> None:
+                 schedule: Callable[[int], ProfilerAction] | None = None,
+                 on_trace_ready: Callable[[profile], Any] | None = None, **_: Any) -> None:
         self._enabled, self._schedule, self._ready = enabled, schedule, on_trace_ready
         self._events = EventList()
         self.step_num = 0

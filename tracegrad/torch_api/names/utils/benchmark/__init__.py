@@ -141,7 +141,8 @@ class Measurement:
         if self.has_warnings:
             cause = "This could indicate system fluctuation." if self.meets_confidence(_VERY_UNSTEADY) else (
                 "This suggests significant environmental influence.")
-            lines += [f"  WARNING: Interquartile range is {100 * self.iqr / self.median:.1f}% of the median measurement.", f"           {cause}"]
+            lines += [f"  WARNING: Interquartile range is {100 * self.iqr / self.median:.1f}% of the median measurement.",
+                      f"           {cause}"]
         return "\n".join(lines)
 
     @staticmethod
