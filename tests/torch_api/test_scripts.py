@@ -244,6 +244,7 @@ def test_names_of_steps_and_of_aliases():
     beside_torch("""
 from torch import fx
 x = torch.ones(2, requires_grad=True)
+say("numbers", lambda: [y.grad_fn.next_functions[0][0].name() for y in (2 * x.sin(), 2 + x.sin(), x.sin() * 2)])
 say("steps", lambda: [(x * 2).grad_fn.name(), repr((x + 2).grad_fn).partition(" ")[0], (x * 2).grad_fn.next_functions[0][0].name()])
 def computed(x):
     return torch.concat([torch.arctan(x), torch.absolute(x), torch.multiply(x, 2), torch.clip(x, 0, 1)]) + torch.cat([x] * 4).arctan()
