@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import autograd
-from tracegrad.errors import AutogradError, DTypeError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.ops.arrays.complex_numbers import view_as_complex, view_as_real
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import complex128, differentiable, float64
@@ -29,18 +29,26 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
 ) -> bool:
     """Whether the gradients of `fn` at `inputs` equal central finite differences (f(x + eps) - f(x - eps)) / (2 eps).
 
     inputs: tensors that require grad must be float64 or complex128; others are constants. fn returns one or several float or complex
     tensors. Complex numbers are looked at as pairs of real ones (`view_as_real`), so the derivative need not be a complex one.
+    check_forward_ad: whether forward mode (`jvp`) gives them; check_backward_ad: whether the backward does.
     Raises GradcheckError (or returns False, without raise_exception) that shows the worst element, both values and the input.
 
     >>> tg.testing.gradcheck(lambda x: x.sin(), tg.randn(3, dtype=tg.float64, requires_grad=True))
     """
+    if not (check_backward_ad or check_forward_ad):
+        raise ArgumentError("gradcheck: one of check_backward_ad and check_forward_ad has to be True, else nothing is checked")
     arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     try:
-        _check(fn, arguments, eps, atol, rtol, "gradcheck", "output")
+        if check_backward_ad:
+            _check(fn, arguments, eps, atol, rtol, "gradcheck", "output")
+        if check_forward_ad:
+            _check(fn, arguments, eps, atol, rtol, "gradcheck in forward mode", "output", _by_columns)
     except GradcheckError:
         if raise_exception:
             raise
@@ -103,7 +111,42 @@ def _in_reals(fn: Callable[..., Any], arguments: list[Any]) -> tuple[Callable[..
     return real_fn, [view_as_real(a.detach()).clone().requires_grad_() if i in turned else a for i, a in enumerate(arguments)]
 
 
-def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float, call: str, what: str) -> None:
+def _by_rows(fn: Callable[..., Any], arguments: list[Any], wanted: list[int], k: int) -> list[np.ndarray[Any, Any]]:
+    """The derivatives of output k by each wanted argument, of the backward: a row at a time."""
+    found: list[list[np.ndarray[Any, Any]]] = [[] for _ in wanted]
+    for j in range(_outputs(fn, arguments)[k].numel()):
+        again = _outputs(fn, arguments)[k]
+        row = autograd.grad(again, [arguments[i] for i in wanted], _unit(again, j), allow_unused=True)
+        for i, g, column in zip(wanted, row, found, strict=True):
+            column.append(np.zeros(arguments[i].numel()) if g is None else g.detach().numpy().reshape(-1))
+    return [np.array(rows).reshape(-1, arguments[i].numel()) for i, rows in zip(wanted, found, strict=True)]
+
+
+def _by_columns(fn: Callable[..., Any], arguments: list[Any], wanted: list[int], k: int) -> list[np.ndarray[Any, Any]]:
+    """The derivatives of output k by each wanted argument, of forward mode: a column at a time."""
+    found = []
+    for i in wanted:
+        def of_one(x: Any, i: int = i) -> Tensor:
+            return _outputs(fn, [x if n == i else a for n, a in enumerate(arguments)])[k]
+
+        x = arguments[i].detach()
+        columns = [autograd.transforms.jvp(of_one, (x,), (_unit(x, c),))[1] for c in range(x.numel())]
+        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(x.numel(), -1).T)
+    return found
+
+
+def _unit(like: Tensor, place: int) -> Tensor:
+    """A tensor of zeros with a one at a flat place."""
+    basis = np.zeros(like.numel())
+    basis[place] = 1.0
+    return tensor(basis.reshape(like.shape), device=like.device)
+
+
+_Derivatives = Callable[[Callable[..., Any], list[Any], list[int], int], list[np.ndarray[Any, Any]]]
+
+
+def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float, call: str, what: str,
+           derivatives: _Derivatives = _by_rows) -> None:
     wanted = [i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad]
     if not wanted:
         raise AutogradError("gradcheck: no input requires grad; call requires_grad_() on those to check")
@@ -130,22 +173,9 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
     for k, output in enumerate(outputs):
         if not output.requires_grad:
             continue
-        size = output.numel()
-        rows = []
-        for j in range(size):
-            basis = np.zeros(size)
-            basis[j] = 1.0
-            again = _outputs(fn, arguments)[k]
-            cotangent = tensor(basis.reshape(output.shape), device=output.device)
-            rows.append(autograd.grad(again, [arguments[i] for i in wanted], cotangent, allow_unused=True))
-        for position, i in enumerate(wanted):
+        for i, analytic in zip(wanted, derivatives(fn, arguments, wanted, k), strict=True):
             n = base[i].size
-            analytic = np.zeros((size, n))
-            for j, row in enumerate(rows):
-                g = row[position]
-                if g is not None:
-                    analytic[j] = g.detach().numpy().reshape(-1)
-            numeric = np.zeros((size, n))
+            numeric = np.zeros((output.numel(), n))
             for c in range(n):
                 step = np.zeros(n)
                 step[c] = eps

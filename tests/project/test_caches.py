@@ -55,6 +55,7 @@ OTHERS = {
                             "_wrappers": "what programs get in the place of functions", "_sees": "state: a setting"},
     "torch_api.sparse.tensor": {"SPARSE_RULES": "registry"},
     "torch_api.printing": {"_options": "state: how tensors are printed"},
+    "torch_api.names.profiler": {"_recording": "state: the profilers that record"},
     "torch_api.names.hub": {"_dir": "state: a setting"},
     "torch_api.names.ops": {"_registered": "the operations that a program registers"},
     "tensors.settings": {"_deterministic": "state: a setting"},

@@ -35,6 +35,7 @@ class _Level:
 
     def __init__(self) -> None:
         self.duals: dict[Node, Node] = {}
+        self.given: dict[Node, Tensor] = {}               # the tangents as they were handed over
         self.recorded = state.grad
 
 
@@ -99,6 +100,8 @@ def make_dual(tensor: Any, tangent: Tensor, *, level: int | None = None) -> Tens
         raise AutogradError("make_dual: under no_grad nothing carries a tangent; enter the level inside no_grad, not the other way round")
     node = derivatives.variable(tensor._node())
     present.duals[node] = moved
+    if moved is tangent._node():
+        present.given[node] = tangent
     derivatives.awaited.add(node)
     return Tensor(node, tensor._device, state.trace)
 
@@ -107,8 +110,11 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     """(the tensor without its tangent, the tangent that was carried to it). Outside of levels the tensor and None, as in torch."""
     if not _levels:
         return UnpackedDualTensor(tensor, None)
-    duals = _level("unpack_dual", level).duals
-    node = tensor._node()
+    present = _level("unpack_dual", level)
+    duals, node = present.duals, tensor._node()
+    given = present.given.get(node)
+    if given is not None and given._node() is duals[node]:                                 # not written into since
+        return UnpackedDualTensor(_without_duals(node, tensor, duals), given)
     with enable_grad():
         (moved,) = derivatives.jvp([node], list(duals), list(duals.values()))
     return UnpackedDualTensor(_without_duals(node, tensor, duals), None if moved is None else _without_duals(moved, tensor, duals))

@@ -17,7 +17,7 @@ from tracegrad.support.modes import set_grad_enabled, state, unseen
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
-_VARIABLE, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["output"], REGISTRY["offset"]
+_VARIABLE, _OUTPUT, _OFFSET, _CONST = (REGISTRY[name] for name in ("variable", "output", "offset", "const"))
 
 
 def steps_back(node: Node) -> tuple[Node, ...]:
@@ -174,12 +174,13 @@ class GradFn:
 
     @property
     def next_functions(self) -> tuple[tuple[GradFn | None, int], ...]:
-        """(GradFn, output number) per operand; (None, 0) for operands without a history."""
+        """(GradFn, output number) per operand; (None, 0) for operands without a history. Numbers of Python's come last, as in torch."""
         if self.variable is not None:
             return ()
+        operands = sorted(steps_back(self._call), key=lambda o: o.fn is _CONST)
         return tuple(
             (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0)
-            for o in steps_back(self._call)
+            for o in operands
             if o.fn is not _OFFSET  # where a slice starts is a number to the user
         )
 

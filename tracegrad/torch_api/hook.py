@@ -38,7 +38,7 @@ class Facade(ModuleType):
         if name in _DUNDERS or not (name.startswith("__") and name.endswith("__")):
             for source in self._sources:
                 if hasattr(source, name):
-                    value = overrides.overridable(getattr(source, name))
+                    value = overrides.overridable(getattr(source, name), name)
                     if isinstance(value, ModuleType) and modules.is_ours(value):
                         break                                   # a submodule: torch's, not tracegrad's
                     _own(self)[name] = value
@@ -69,7 +69,7 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     """Finds torch's modules and its distribution, and makes the modules' facades."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != "torch":
+        if fullname.partition(".")[0] not in ("torch", "functorch"):
             return None
         if not modules.sources(fullname) and fullname not in ABSENT and not modules.setting(fullname):
             raise ModuleNotFoundError(f"No module named {fullname!r}: tracegrad does not have it (docs/torch.md)", name=fullname)

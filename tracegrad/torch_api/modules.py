@@ -40,6 +40,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.autograd.profiler", "torch.profiler.profiler"), "torch_api.names.profiler"),
     "torch.nn.parallel.distributed": "torch_api.names.nn.parallel nn.parallel",
     "torch.storage": "torch_api.storages",
+    "functorch": "func",
     "torch.random": "torch_api.random_numbers random",
 }
 
@@ -47,7 +48,7 @@ _ELSEWHERE = {
 @memoize(1024)
 def sources(name: str) -> tuple[str, ...]:
     """The modules that have the names of torch's module `name`, those of `names/` first; empty if it is not here."""
-    path = name.partition(".")[2]
+    path = name.partition(".")[2] if name.partition(".")[0] == "torch" else name
     candidates = [f"torch_api.names.{path}", *_ELSEWHERE.get(name, path or ".").split()]
     return tuple(module for module in (f"tracegrad.{c}".rstrip(".") for c in candidates) if _exists(module))
 
@@ -86,15 +87,14 @@ ABSENT = {
     "torch.distributed.rpc": "RRef init_rpc remote rpc_async rpc_sync shutdown",
     "torch.distributed.tensor": "DTensor",
     "torch._tensor_str": "PRINT_OPTS _tensor_str",
-    "torch.autograd.profiler": "EventList profile emit_nvtx emit_itt",
-    "torch.profiler.profiler": "profile",
+    "torch.autograd.profiler": "emit_nvtx emit_itt",
+    "torch.nested": "as_nested_tensor masked_select narrow nested_tensor nested_tensor_from_jagged to_padded_tensor",
     "torch.utils.flop_counter": "FlopCounterMode",
     "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "Process Pool spawn start_processes",
     "torch.nn": "CrossMapLRN2d",
     "torch.nn.parameter": "UninitializedBuffer UninitializedTensorMixin",
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
-    "torch.profiler": "profile schedule tensorboard_trace_handler",
     "torch.utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter",
     "torch.ao": "",
     "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize QConfig",

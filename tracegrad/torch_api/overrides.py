@@ -118,16 +118,23 @@ def overridden(func: Callable[..., Any], real: Callable[..., Any], args: Any, kw
                     f"{[t.__name__ for t in types]}")
 
 
-def overridable(fn: Any) -> Any:
-    """The function that programs get in the place of `fn`; anything that takes no tensors, itself."""
+def overridable(fn: Any, name: str = "") -> Any:
+    """The function that programs get in the place of `fn`; anything that takes no tensors, itself.
+
+    name: under which it is asked for. One of torch's older or newer names (`arctan`) is a function of its own, which has that name.
+    """
     if type(fn) is not FunctionType:
         return fn
-    if (known := _wrappers.get(fn)) is not None:
+    own = fn.__name__
+    key = (fn, name) if name != own and fn is PUBLIC.get(name) and fn is PUBLIC.get(own) else fn
+    if (known := _wrappers.get(key)) is not None:
         return known
     if fn not in _functions():
         return fn
     home = next((module for module, table in _HOMES.items() if table.get(fn.__name__) is fn), fn.__module__)
-    _wrappers[fn] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None, home)
+    _wrappers[key] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None, home)
+    if key is not fn:
+        made.__name__ = made.__qualname__ = name
     return made
 
 

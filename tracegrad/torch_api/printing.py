@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from tracegrad.autograd import GradFn
 from tracegrad.graph.ir import Size
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support import dtypes
@@ -117,7 +119,7 @@ def shown(tensor: Tensor) -> str:
         number: Any = (_Complex if array.dtype.kind == "c" else _Numbers)(_ends(array) if part else array)
         text, after = _nested(array, len(prefix), part, number), [*after, *kind]
     if tensor.grad_fn is not None:
-        after.append(f"grad_fn=<{''.join(word.title() for word in tensor.grad_fn.name().split('_'))}Backward0>")
+        after.append(f"grad_fn=<{tensor.grad_fn.name()}>")
     elif tensor.requires_grad:
         after.append("requires_grad=True")
     out = prefix + text
@@ -128,6 +130,15 @@ def shown(tensor: Tensor) -> str:
         else:
             out, length = f"{out}, {word}", length + len(word) + 2
     return out + ")"
+
+
+def _step_name(before: Callable[[GradFn], str]) -> Callable[[GradFn], str]:
+    def name(self: GradFn) -> str:
+        """The operation's name as torch writes it, "AddBackward0"."""
+        own = before(self)
+        return f"torch::autograd::{own}" if self.variable is not None else f"{''.join(word.title() for word in own.split('_'))}Backward0"
+
+    return name
 
 
 def install(untraced: Any) -> None:
@@ -144,5 +155,8 @@ def install(untraced: Any) -> None:
     cls.__repr__ = cls.__str__ = text
     parameter: Any = Parameter
     parameter.__repr__ = parameter.__str__ = text_of_parameter
+    step: Any = GradFn
+    step.name = _step_name(GradFn.name)
+    step.__repr__ = lambda self: f"<{self.name().rpartition(':')[2]} object at {id(self):#x}>"
     size: Any = Size
     size.__repr__ = size.__str__ = lambda self: f"torch.Size({list(self)})"

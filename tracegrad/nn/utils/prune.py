@@ -122,11 +122,11 @@ class _Amount(BasePruningMethod):
             raise ArgumentError(f"prune: amount must be a float from 0 to 1 or an int of at least 0, got {amount!r}")
         self.amount = amount
 
-    def least(self, scores: Any, default_mask: Any) -> Any:
-        """The mask without the elements of the least scores."""
+    def without(self, scores: Any, default_mask: Any, largest: bool = False) -> Any:
+        """The mask without the elements of the least scores, or of the largest."""
         number = _number(self.amount, scores.numel(), "elements")
         mask = default_mask.clone()
-        mask.view(-1)[scores.reshape(-1).topk(number, largest=False).indices] = 0
+        mask.view(-1)[scores.reshape(-1).topk(number, largest=largest).indices] = 0
         return mask
 
 
@@ -134,14 +134,14 @@ class RandomUnstructured(_Amount):
     """Elements at random."""
 
     def compute_mask(self, t: Any, default_mask: Any) -> Any:
-        return self.least(rand(*t.shape, device=t.device), default_mask)
+        return self.without(rand(*t.shape, device=t.device), default_mask, largest=True)         # the largest, as torch does
 
 
 class L1Unstructured(_Amount):
     """The elements that are nearest to 0."""
 
     def compute_mask(self, t: Any, default_mask: Any) -> Any:
-        return self.least(t.abs(), default_mask)
+        return self.without(t.abs(), default_mask)
 
 
 class _Structured(_Amount):

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tracegrad.errors import UnsupportedError
-from tracegrad.torch_api.names._markers import unchanged
+from tracegrad.torch_api.names._markers import Unchanged, unchanged
 
 __all__ = ["Final"]
 
 ignore = export = unused = script_if_tracing = _script_if_tracing = interface = unchanged
 
+
+
+class optimized_execution(Unchanged):
+    """A block in which nothing changes: there is no executor of scripts."""
 
 
 class TracerWarning(Warning):
