@@ -17,7 +17,8 @@ from tracegrad.support.modes import set_grad_enabled, state, unseen
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
-_VARIABLE, _OUTPUT, _OFFSET, _CONST = (REGISTRY[name] for name in ("variable", "output", "offset", "const"))
+_VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
+_OUTPUT, _OFFSET = REGISTRY["output"], REGISTRY["offset"]
 
 
 def steps_back(node: Node) -> tuple[Node, ...]:

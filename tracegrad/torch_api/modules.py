@@ -40,7 +40,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.autograd.profiler", "torch.profiler.profiler"), "torch_api.names.profiler"),
     "torch.nn.parallel.distributed": "torch_api.names.nn.parallel nn.parallel",
     "torch.storage": "torch_api.storages",
-    "functorch": "func",
+    "functorch": "torch_api.functorch func",
     "torch.random": "torch_api.random_numbers random",
 }
 

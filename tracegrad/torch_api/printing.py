@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autograd import GradFn
+from tracegrad.autograd.hooks import GradFn
 from tracegrad.graph.ir import Size
 from tracegrad.nn.parameter import Parameter
 from tracegrad.support import dtypes
