@@ -385,7 +385,8 @@ def disagreements(cases: Sequence[Case], devices: Iterable[Any], dtypes: Sequenc
                 continue
             for k, case in enumerate(cases):
                 written = {"bfloat16()": "bfloat16", "half()": "float16", "float()": "float32"}
-                least = next((dtype for word, dtype in written.items() if word in case.text), "float64")
+                given = dtype if case.before == "exp" else "float64"           # tanh of the operand, whatever the function makes of it
+                least = next((d for word, d in written.items() if word in case.text), given)
                 for what, f, w, s, d in zip(WHAT, found[k], wanted[dtype][k], wanted["float32"][k], wanted["float64"][k], strict=False):
                     problem = wrong(f, w, s, d, least)
                     if problem:
