@@ -118,9 +118,9 @@ class Elements(Vectors):
         return found  # type: ignore[no-any-return]
 
     def _on_one_side(self, x: Index, limit: int) -> Index | None:
-        """What is on the side of `limit` that x is on in all lanes: what is put side by side has its limits between two vectors, or
+        """An index, the same in all lanes, that is below `limit` where x is; None where lanes may differ.
 
-        between two rows. None where lanes differ.
+        Parts that are put side by side often meet between two vectors, or between two rows: then one test tells for all lanes.
         """
         lane = self.lane
         if lane is None or not self.vector_vars.isdisjoint(x.vars):

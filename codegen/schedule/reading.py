@@ -229,8 +229,10 @@ def is_own_index(gather: Node, operand: Node) -> bool:
 
 
 def in_many_places(gather: Node) -> bool:
-    """Whether what a gather reads is put together of several parts, each of which it would look at for every element (and every lane:
-    the kernel of a median of 9 neighbours took 0.7 s to build). Of many more elements than it reads nothing is copied."""
+    """Whether what a gather reads is put together of several parts, each of which it would look at for every element.
+
+    And for every lane: the kernel of a median of 9 neighbours took 0.7 s to build. Of many more elements than it reads nothing is copied.
+    """
     table = strip(gather.operands[0])
     parts = len(table.operands)
     return table.fn.name == "concat" and parts > 2 and parts * gather.aval.size >= table.aval.size

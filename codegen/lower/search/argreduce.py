@@ -126,8 +126,10 @@ def _number(x: Expression, dtype: DType) -> Expression:
 
 
 def _search_side_by_side(group: Group, context: Context) -> Kernel:
-    """Vectors of results that are neighbours, each lane with its best. (20 of 16 x 20 x 20, inside a loop: 0.1 of the serial search's time;
-    100,000 rows of 12: 0.5.)"""
+    """Vectors of results that are neighbours, each lane with its best.
+
+    (20 of 16 x 20 x 20, inside a loop: 0.1 of the serial search's time; 100,000 rows of 12: 0.5.)
+    """
     o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
