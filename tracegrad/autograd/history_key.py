@@ -14,7 +14,6 @@ from tracegrad.config import config
 from tracegrad.execute.devices import Device
 from tracegrad.graph.canonical import Key, contribution
 from tracegrad.graph.ir import LazyNode, Node, call_behind
-from tracegrad.graph.leaves import CustomCall
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.dtypes import dtype_kind
@@ -125,7 +124,7 @@ class History:
                     elif not place and node.needs_grad:             # the end of a history that was freed
                         parts += (fn, node.aval, None)
                         continue
-                    elif not (place or fn.family == "leaf" or fn.family == "index") or not _is_ordinary(fn):
+                    elif not (place or fn.family == "leaf" or fn.family == "index") or not fn.structural:
                         return False
                     elif fn is _OFFSET:                             # the derivative's rules only hand it on
                         parts.append(fn)
@@ -169,10 +168,3 @@ def _entered(node: Node) -> tuple[Node, Any, Iterator[Node], list[int]]:
     if behind is None or behind[2]:
         return node, None, iter(node.operands), []
     return node, behind[0], iter(behind[1]), []
-
-
-def _is_ordinary(fn: Any) -> bool:
-    """Whether the derivative of an operation is a function of the structure."""
-    if (fn.executed or fn).registered:
-        return fn.name not in ("placeholder", "transfer")
-    return bool(getattr(fn, "ordinary", False) or (isinstance(fn, CustomCall) and fn.structural))

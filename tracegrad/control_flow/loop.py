@@ -170,9 +170,9 @@ class Loop(Shared):
         return loop
 
     @cached_property
-    def ordinary(self) -> bool:
+    def structural(self) -> bool:  # type: ignore[override]
         """Whether an iteration is made of the library's own operations alone."""
-        return all(getattr(n.fn, "ordinary", None) or n.fn.registered for n in self.body.graph)
+        return all(n.fn.structural or n.fn.registered for n in self.body.graph)
 
     @cached_property
     def reports(self) -> bool:  # type: ignore[override]

@@ -139,6 +139,6 @@ def _form(iteration: tuple[list[Node], list[Node], list[Node], list[Node]], know
 
 def _check(fn: Any) -> None:
     """_Other for an operation that a loop cannot have without losing something."""
-    own = fn.structural if isinstance(fn, CustomCall) else isinstance(fn, Loop) and fn.ordinary
+    own = isinstance(fn, (CustomCall, Loop)) and fn.structural
     if not (own or fn.registered) or fn.reports or fn.family == "transfer":
         raise _Other

@@ -42,7 +42,7 @@ class LoopCall(CustomCall):
         """
         self.loop, self.count, self.kept, self.keep_values = loop, results, list(kept), keep_values
         self.name = "scan"  # type: ignore[misc]
-        self.structural = self.ordinary = loop.ordinary  # type: ignore[misc]
+        self.structural = loop.structural
 
     @classmethod
     def of(cls, loop: Loop, results: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> LoopCall:
@@ -276,7 +276,7 @@ _loops: weakref.WeakValueDictionary[Key, Loop] = listed("loops", weakref.WeakVal
 
 def _one_of(loop: Loop) -> Loop:
     """The loop, or an equal one that is there: untraced, the same work at the next iteration of the user's own loop is then known."""
-    if state.trace is not None or not loop.ordinary or loop.reports:      # its lines are told: by explain(), by errors
+    if state.trace is not None or not loop.structural or loop.reports:      # its lines are told: by explain(), by errors
         return loop
     body = loop.body
     key = canonical(body.outs, body.inputs, leaf=lambda node: None).key(body.outs, loop.length, loop.reverse, body.carries, body.rows)

@@ -112,7 +112,7 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     call.uses += 1
     prepared = call.prepared
     if prepared is None:
-        prepared = call.prepared = prepare(call, nodes)
+        prepared = prepare(call, nodes)
     return prepared.arrays(nodes, device) if prepared else None
 
 
@@ -174,7 +174,12 @@ def _constant(node: Node, depth: int = 0) -> Any:
 
 
 def prepare(call: CachedCall, nodes: Sequence[Node]) -> Any:
-    """The EagerCall of a known call, for operands like `nodes`; False where its calls are always deferred."""
+    """The EagerCall of a known call, for operands like `nodes`, which it keeps; False where its calls are always deferred."""
+    call.prepared = _prepared(call, nodes)
+    return call.prepared
+
+
+def _prepared(call: CachedCall, nodes: Sequence[Node]) -> Any:
     made = call.fresh([data(n.aval, None, known_of(n)) for n in nodes], NOWHERE, call.steps)            # they hold no values
     order = [n for n in made[call.made:] if n.fn is not _OFFSET]
     if not nodes:                                                       # of numbers alone

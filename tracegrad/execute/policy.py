@@ -98,7 +98,7 @@ def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int, int, int]
         fn: Any = node.fn
         if not device.fp64 and node.dtype in (np.float64, np.complex128) and not node.aval.weak:
             raise _CompileNow("the device has no float64")
-        if fn.family == "loop" and fn.ordinary and not fn.reports:
+        if fn.family == "loop" and fn.structural and not fn.reports:
             if (fn, node.operands) not in loops:                       # all its results are computed together
                 loops.add((fn, node.operands))
                 inner = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)

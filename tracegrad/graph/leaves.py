@@ -36,6 +36,7 @@ class Placeholder(Primitive):
     """An input of a captured program. `uid` makes each one unique."""
 
     name, family, differentiable, constant = "placeholder", "leaf", False, False
+    structural = False                      # it stands for whatever it is given
 
     def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
         return aval
@@ -100,7 +101,7 @@ class CustomCall(Bundle):
     """
 
     family, differentiable = "custom", True
-    structural: ClassVar[bool] = False
+    structural = False
     batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
     kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
     selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for

@@ -78,6 +78,7 @@ class Primitive(Operation):
             raise TypeError(f"op class {cls.__name__}: the name {cls.name!r} is taken by {type(REGISTRY[cls.name]).__name__}")
         REGISTRY[cls.name] = cls()
         cls.registered = True
+        cls.structural = cls.__dict__.get("structural", True)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         return call(self, args, attrs)

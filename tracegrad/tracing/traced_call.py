@@ -50,9 +50,8 @@ class TracedCall(CustomCall):
         self.constants = {n: data(n.aval, upload(recording.devices[n], n.value), n.attrs) for n in self.graph
                           if isinstance(n.value, np.ndarray)}
         known = set(self.inputs)
-        ordinary = all(n in known or ((n.fn.registered or getattr(n.fn, "ordinary", False) or getattr(n.fn, "structural", False))
-                                      and n.fn.name not in ("placeholder", "transfer") and n not in HOOKS) for n in self.graph)
-        self.structural = ordinary and not (before or self.written)  # type: ignore[misc]
+        ordinary = all(n in known or (n.fn.structural and n not in HOOKS) for n in self.graph)
+        self.structural = ordinary and not (before or self.written)
 
     def operands(self, results: Sequence[Node], sources: Sequence[Node], residuals: Sequence[Node]) -> tuple[Node, ...]:
         """Those of a call."""

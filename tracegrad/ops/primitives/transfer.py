@@ -18,7 +18,7 @@ class Transfer(Primitive):
     """The same value on another device. `source`: the device that the operand lies on, `target`: that of the result."""
 
     name, family, boundary, saves, linear, pair = "transfer", "transfer", True, False, True, by_parts
-    constant = False                        # its result lies on one device
+    constant = structural = False           # its result lies on one device
 
     def aval(self, x: Aval, *, source: Any, target: Any) -> Aval:
         return Aval(x.shape, x.dtype)
