@@ -170,7 +170,7 @@ class Loop(Shared):
         return loop
 
     @cached_property
-    def structural(self) -> bool:  # type: ignore[override]
+    def structural(self) -> bool:
         """Whether an iteration is made of the library's own operations alone."""
         return all(n.fn.structural or n.fn.registered for n in self.body.graph)
 
