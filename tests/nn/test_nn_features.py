@@ -406,6 +406,11 @@ def test_hooks_of_state_dict():
         model.load_state_dict([])
 
 
+def test_a_state_that_does_not_fit_in_several_ways_is_told_of_once():
+    with pytest.raises(tg.ArgumentError, match=r"missing bias; unexpected nothing; .* weight has shape \(3, 3\), expected \(2, 2\)"):
+        nn.Linear(2, 2).load_state_dict({"weight": tg.ones(3, 3)})
+
+
 def test_load_state_dict_assigns_the_tensors_themselves():
     model = nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))
     model[0].bias.requires_grad_(False)

@@ -390,12 +390,10 @@ class Module(Hooked, TorchMethods, Named):
         if strict and (result.missing_keys or result.unexpected_keys):
             errors.append(f"missing {', '.join(result.missing_keys) or 'nothing'}; "
                           f"unexpected {', '.join(result.unexpected_keys) or 'nothing'}; pass strict=False to load what fits")
-        if errors:
-            raise ArgumentError(f"load_state_dict: {type(self).__name__}: {'; '.join(errors)}")
         wrong = [f"{k} has shape {tuple(values[k].shape)}, expected {t.shape}" for k, t in own.items()
                  if k in values and tuple(values[k].shape) != t.shape]
-        if wrong:
-            raise ShapeError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
+        if errors or wrong:
+            raise (ArgumentError if errors else ShapeError)(f"load_state_dict: {type(self).__name__}: {'; '.join([*errors, *wrong])}")
         with no_grad():
             given: dict[int, Tensor] = {}                    # by what they replace, which may have several names
             for name, target in own.items():
