@@ -71,9 +71,9 @@ def test_the_readme_opens_with_whom_it_is_for_a_picture_two_commands_tables_and_
     opening = " ".join(text.split("\n\n")[1].split())
     assert opening.count(". ") + opening.endswith(".") == 3
     assert "It is for people who" in opening
-    parts = ["![", "```python", "make demo", "make test", "| | tracegrad | torch | torch.compile | jax.jit |", "| on a GPU | tracegrad | torch | JAX |",
-             "| one thread, processor time | tracegrad | torch | torch.compile | jax.jit | tinygrad |", "| | over JAX and PyTorch | over C++ |",
-             "*Where to go next.*"]
+    parts = ["![", "```python", "make demo", "make test", "| | tracegrad | torch | torch.compile | jax.jit |",
+             "| on a GPU | tracegrad | torch | JAX |", "| tracegrad | torch | torch.compile | jax.jit | tinygrad |",
+             "| | over JAX and PyTorch | over C++ |", "*Where to go next.*"]
     places = [text.find(part) for part in parts]
     assert -1 not in places
     assert places == sorted(places)
