@@ -64,8 +64,9 @@ def test_the_reference_has_every_public_function_and_class(page, site):
 
 
 @pytest.mark.parametrize("chapter", sorted((DOCS / "book" / "autograd").glob("*.md")), ids=lambda page: page.stem)
-def test_every_exercise_has_a_solution(chapter):
+def test_every_chapter_has_a_page_and_exercises_with_solutions(chapter):
     text = chapter.read_text()
+    assert "```{traced-page} " in text
     title = text.partition("\n")[0].removeprefix("# ")
     exercises = re.findall(r"(?m)^(\d+)\. ", text.partition("\n## Exercises\n")[2])
     solutions = (DOCS / "book" / "solutions.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import product
@@ -61,6 +62,17 @@ def check_gradient(module, primal, gradient, given, keys, pick=lambda value: val
 def test_every_eval_is_run_and_short():
     assert {path.stem for path in HERE.glob("*.py")} - {"__init__", "solver"} == {*EVALS}
     assert all(len([*filter(str.strip, (HERE / f"{name}.py").read_text().split("\n"))]) <= 40 for name in EVALS)
+
+
+def test_the_readmes_table_is_what_was_measured():
+    """Every figure of the derivatives stands in docs/measurements.md."""
+    root = HERE.parents[2]
+    measured = (root / "docs" / "measurements.md").read_text().partition("\n## GradBench\n")[2]
+    table = (root / "README.md").read_text().partition("| | over JAX and PyTorch | over C++ |\n")[2].partition("\n\n")[0]
+    names = re.findall(r"(?m)^\| ([^|]+) \|", table)
+    assert len(names) >= 10
+    figures = {figure for line in table.splitlines()[1:] for figure in re.findall(r"\d[\d.]*(?: to \d[\d.]*)?", line.split("|", 2)[2])}
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", measured)] == []
 
 
 def test_the_protocol():

@@ -65,6 +65,20 @@ def test_readme_opens_with_a_program_that_runs_and_so_does_the_rest_of_it(tmp_pa
     assert compilations == ["['first call']"]
 
 
+def test_the_readme_opens_with_whom_it_is_for_a_picture_two_commands_tables_and_where_to_go():
+    """In this order, before anything else; each table has torch or JAX beside tracegrad."""
+    text = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    opening = " ".join(text.split("\n\n")[1].split())
+    assert opening.count(". ") + opening.endswith(".") == 3
+    assert "It is for people who" in opening
+    parts = ["![", "```python", "make demo", "make test", "| | tracegrad | torch | torch.compile | jax.jit |",
+             "| on a GPU | tracegrad | torch | JAX |", "| tracegrad | torch | torch.compile | jax.jit | tinygrad |",
+             "| | over JAX and PyTorch | over C++ |", "*Where to go next.*"]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
 PLAIN = """
 import sys
 

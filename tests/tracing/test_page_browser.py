@@ -78,6 +78,7 @@ def lit(page, kind):
 
 def test_a_line_lights_up_what_became_of_it_and_back(opened):
     page = opened("step.html")
+    assert page.locator("#kernels .word", has_text="__kernel").count() > 0, "C is highlighted"
     loss = page.locator("#source .row[data-kind=line]", has_text="mse_loss")
     assert page.locator(".lit").count() == 0
     loss.hover()

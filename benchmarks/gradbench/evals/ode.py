@@ -5,10 +5,10 @@ from benchmarks.gradbench.runs import array, timed
 
 
 def solve(x, steps):
-    h, first = 2.0 / steps, tg.arange(x.shape[0]) == 0
+    h, first = 2.0 / steps, tg.ones(1, dtype=x.dtype)
 
     def slope(y):
-        return x * tg.where(first, 1.0, tg.roll(y, 1))
+        return x * tg.cat([first, y[:-1]])
 
     def step(y, _):
         k1 = slope(y)
