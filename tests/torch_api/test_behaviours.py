@@ -798,3 +798,30 @@ say("product", lambda: run(s.MultiplicativeLR, [lambda e: 0.9], [lambda e: 0.9])
 say("own", lambda: run(Bolts, [], []))
 say("steps", lambda: run(s.StepLR, [2, 0.5], [2, 0.5]))
 """, 1e-12)
+
+
+def test_windows_larger_than_what_there_is():
+    """With ceil_mode, as torch pools them: that was an error."""
+    beside_torch("""
+F = torch.nn.functional
+x = torch.arange(24.0).sin().reshape(2, 3, 4)
+def run(pool, *args, **options):
+    t = x.clone().requires_grad_()
+    y = pool(t, *args, ceil_mode=True, **options)
+    (y * y).sum().backward()
+    return y, t.grad
+for kernel, stride in ((5, 2), (6, 3), (6, 6)):
+    say(f"avg {kernel}", lambda: run(F.avg_pool1d, kernel, stride))
+    say(f"uncounted {kernel}", lambda: run(F.avg_pool1d, kernel, stride, count_include_pad=False))
+    say(f"max {kernel}", lambda: run(F.max_pool1d, kernel, stride))
+    say(f"max of both {kernel}", lambda: run(F.max_pool2d, (5, kernel), stride))
+say("dilated", lambda: run(F.max_pool1d, 3, 2, dilation=2))
+""", 1e-6)
+
+
+def test_modules_show_what_is_not_the_default():
+    beside_torch("""
+say("conv", lambda: repr(torch.nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect", bias=False)))
+say("size", lambda: repr(torch.nn.Upsample(size=(3, 4), mode="bilinear")))
+say("factor", lambda: repr(torch.nn.Upsample(scale_factor=2.0)))
+""")

@@ -22,7 +22,7 @@ def _functions(call: str, lr_lambda: Any, optimizer: Optimizer) -> list[Callable
 
 
 class _OfFunctions(LRScheduler):
-    """Base of schedulers of `lr_lambdas`. As in torch, a state has None for each function, and the attributes of an object that is called."""
+    """Base of schedulers of `lr_lambdas`. As in torch, a state has None for a function, and the attributes of an object that is called."""
 
     lr_lambdas: list[Callable[[int], float]]
 

@@ -17,7 +17,7 @@ from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.layouts import layout
 from tracegrad.support.modes import state
-from tracegrad.tensors import type_info
+from tracegrad.tensors import settings, type_info
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import dtypes as torchs
 from tracegrad.torch_api.checkpoints import load as load
@@ -255,11 +255,11 @@ def set_deterministic_debug_mode(debug_mode: Any) -> None:
     level = {"default": 0, "warn": 1, "error": 2}.get(debug_mode, debug_mode)
     if level not in (0, 1, 2):
         raise RuntimeError(f"set_deterministic_debug_mode: takes 0, 1, 2, \"default\", \"warn\" or \"error\", got {debug_mode!r}")
-    tg.use_deterministic_algorithms(level > 0, warn_only=level == 1)
+    settings.use_deterministic_algorithms(level > 0, warn_only=level == 1)
 
 
 def get_deterministic_debug_mode() -> int:
-    return 0 if not tg.are_deterministic_algorithms_enabled() else 1 if tg.is_deterministic_algorithms_warn_only_enabled() else 2
+    return 0 if not settings.are_deterministic_algorithms_enabled() else 1 if settings.is_deterministic_algorithms_warn_only_enabled() else 2
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tracegrad.nn.module import Module
 
 
-def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Module:
+def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
     """A module whose parameters are not initialized: made on "meta", then given memory on `device`."""
     device = kwargs.pop("device", "cpu")
     return module_cls(*args, **kwargs, device="meta").to_empty(device=device)
