@@ -21,10 +21,10 @@ Evaluation = Callable[[float], tuple[float, Any, float]]     # step length -> lo
 class LBFGS(Optimizer):
     """Limited-memory BFGS (Nocedal & Wright 2006, algorithm 7.5), as torch.optim.LBFGS; one group of parameters.
 
-    max_iter, max_eval: iterations and evaluations of the closure in a step (max_eval: 5/4 max_iter if None). tolerance_grad: ends where no
-    element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that are
-    kept. line_search_fn: None (the step length is lr) or "strong_wolfe". maximize: the loss is to grow. Parameters may lie on several devices; the direction and
-    its history lie on that of the first one. dtype: float or complex. Raises ArgumentError for a negative lr.
+    max_iter, max_eval: iterations and evaluations of the closure in a step (max_eval: 5/4 max_iter if None). tolerance_grad: ends where
+    no element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that
+    are kept. line_search_fn: None (the step length is lr) or "strong_wolfe". maximize: the loss is to grow. Parameters may lie on several
+    devices; the direction and its history lie on that of the first one. dtype: float or complex. Raises ArgumentError for a negative lr.
 
     >>> model, x, y = nn.Linear(3, 2), tg.randn(10, 3), tg.randn(10, 2)
     >>> opt = tg.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")

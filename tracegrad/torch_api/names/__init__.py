@@ -259,7 +259,8 @@ def set_deterministic_debug_mode(debug_mode: Any) -> None:
 
 
 def get_deterministic_debug_mode() -> int:
-    return 0 if not settings.are_deterministic_algorithms_enabled() else 1 if settings.is_deterministic_algorithms_warn_only_enabled() else 2
+    warns = settings.is_deterministic_algorithms_warn_only_enabled()
+    return 0 if not settings.are_deterministic_algorithms_enabled() else 1 if warns else 2
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
