@@ -825,3 +825,29 @@ say("conv", lambda: repr(torch.nn.Conv2d(3, 4, 3, padding=1, padding_mode="refle
 say("size", lambda: repr(torch.nn.Upsample(size=(3, 4), mode="bilinear")))
 say("factor", lambda: repr(torch.nn.Upsample(scale_factor=2.0)))
 """)
+
+
+def test_hooks_before_loading_see_the_entries_of_their_module():
+    """They saw those of all modules: one that renames whatever it sees renamed those of others."""
+    beside_torch("""
+from torch import nn
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        state_dict.setdefault(prefix + "scale", torch.full((1,), 3.0))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+def run():
+    model, seen = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1), Scaled())), []
+    def rename(module, state_dict, prefix, *rest):
+        seen.append([prefix, sorted(state_dict)])
+        for key in list(state_dict):
+            state_dict[key.replace("kernel", "weight")] = state_dict.pop(key)
+    model[1].register_load_state_dict_pre_hook(rename)
+    state = {"0.weight": torch.ones(1, 1), "0.bias": torch.ones(1), "1.0.kernel": torch.full((1, 1), 2.0), "1.0.bias": torch.ones(1)}
+    found = str(model.load_state_dict(state))
+    left = model.load_state_dict({**state, "0.kernel": torch.ones(1)}, strict=False)
+    return seen, found, left.unexpected_keys, left.missing_keys, list(model.parameters()), sorted(state)
+say("run", run)
+""")
