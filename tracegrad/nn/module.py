@@ -377,7 +377,7 @@ class Module(Hooked, TorchMethods, Named):
         for start, module in places:
             hooks = list(module._hooks.get("load_pre", {}).values())
             if hooks or type(module)._load_from_state_dict is not Module._load_from_state_dict:
-                mine = {k: v for k, v in values.items() if k.startswith(start)}         # of its own and its parts', as torch hands them over
+                mine = {k: v for k, v in values.items() if k.startswith(start)}         # its own and its parts', as torch hands them
                 for hook in hooks:
                     hook(module, mine, start, {}, strict, *result, errors)
                 module._load_from_state_dict(mine, start, {"version": module._version}, strict, *result, errors)
