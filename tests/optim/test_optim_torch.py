@@ -209,7 +209,7 @@ def test_lbfgs_maximizes(options):
             value.backward()
             return value
 
-        found.append([float(opt.step(closure)) for _ in range(3)] + x.detach().numpy().tolist())
+        found.append([opt.step(closure).item() for _ in range(3)] + x.detach().numpy().tolist())
     np.testing.assert_allclose(*found, rtol=1e-9)
 
 
