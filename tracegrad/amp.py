@@ -169,6 +169,7 @@ class GradScaler(Named):
         self._enabled, self._scale, self._good_steps = enabled, float(init_scale), 0
         self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
         self._overflowed: dict[int, bool] = {}              # by the optimizer's identity: those whose gradients have no scale any more
+        self._stepped: set[int] = set()                     # and those that stepped, since the last `update`
 
     def scale(self, outputs: Any) -> Any:
         """The loss, or losses, times the scale."""
@@ -180,6 +181,8 @@ class GradScaler(Named):
         """Take the scale from the gradients, to clip them, say; `step` does it otherwise. RuntimeError the second time before `update`."""
         if not self._enabled:
             return
+        if id(optimizer) in self._stepped:
+            raise RuntimeError("unscale_() is being called after step().")
         if id(optimizer) in self._overflowed:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -189,15 +192,25 @@ class GradScaler(Named):
         self._overflowed[id(optimizer)] = not all(bool(g.isfinite().all()) for g in grads)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """`optimizer.step(*args, **kwargs)`, unless a gradient is infinite or NaN."""
-        if self._enabled and id(optimizer) not in self._overflowed:
+        """`optimizer.step(*args, **kwargs)`, unless a gradient is infinite or NaN. RuntimeError the second time before `update`."""
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if id(optimizer) in self._stepped:
+            raise RuntimeError("step() has already been called since the last update().")
+        if id(optimizer) not in self._overflowed:
             self.unscale_(optimizer)
-        return None if self._overflowed.get(id(optimizer)) else optimizer.step(*args, **kwargs)
+        self._stepped.add(id(optimizer))
+        return None if self._overflowed[id(optimizer)] else optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
-        """A smaller scale after an overflow, a larger one after growth_interval steps without; or new_scale."""
+        """A smaller scale after an overflow, a larger one after growth_interval steps without; or new_scale.
+
+        Raises AssertionError, as torch does, where there was neither `step` nor `unscale_` since the last one.
+        """
         if not self._enabled:
             return
+        if new_scale is None and not self._overflowed:
+            raise AssertionError("update: no gradients were looked at since the last update; call step(optimizer) first")
         if new_scale is not None:
             self._scale = float(new_scale)
         elif any(self._overflowed.values()):
@@ -207,11 +220,38 @@ class GradScaler(Named):
             if self._good_steps == self._growth_interval:
                 grown = self._scale * self._growth_factor
                 self._scale, self._good_steps = grown if math.isfinite(grown) else self._scale, 0
-        self._overflowed = {}
+        self._overflowed, self._stepped = {}, set()
 
     def get_scale(self) -> float:
         """The scale; 1.0 of a scaler that is switched off."""
         return self._scale if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """What the scale is multiplied by after growth_interval steps without an overflow."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Another factor from now on."""
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        """What the scale is multiplied by after an overflow."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Another factor from now on."""
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        """How many steps without an overflow the scale stays."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Another number of steps from now on."""
+        self._growth_interval = new_interval
+
+    def _get_growth_tracker(self) -> int:
+        return self._good_steps if self._enabled else 0
 
     def is_enabled(self) -> bool:
         """Whether it scales."""

@@ -148,6 +148,14 @@ class ArgumentTypeError(ArgumentError, TypeError):
     unread: Any = None          # the node of an integer tensor that stands where an integer is needed
 
 
+def check_function(call: str, given: Any, instead: str = "") -> Any:
+    """`given`. Raises ArgumentTypeError for what cannot be called. instead: what to do with a tensor."""
+    if not callable(given):
+        hint = f"; {instead}" if instead and hasattr(given, "requires_grad") else ""
+        raise ArgumentTypeError(f"{call}: takes a function, got {type_name(given)}{hint}")
+    return given
+
+
 class DLPackError(TracegradError, BufferError):
     """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history. A BufferError, too.
 

@@ -11,7 +11,7 @@ from tracegrad.autograd.jacobians import jacobian as jacrev
 from tracegrad.autograd.sparse import SparseCOO, hessian_diagonal, sparse_hessian, sparse_jacobian
 from tracegrad.autograd.transforms import grad, jvp, linearize, value_and_grad, vjp
 from tracegrad.autograd.vmap_transform import vmap
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, check_function
 from tracegrad.graph.operators import named
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.normalization import _BatchNorm
@@ -29,6 +29,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
     >>> tg.func.grad_and_value(lambda x: (x * x).sum())(tg.ones(2))
     (Tensor([2., 2.], device='cpu'), Tensor(2., device='cpu'))
     """
+    check_function("grad_and_value", fn)
     both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)

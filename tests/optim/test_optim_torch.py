@@ -195,6 +195,24 @@ def test_state_of_torch_is_taken_over():
         np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-9)
 
 
+@pytest.mark.parametrize("options", [dict(max_iter=3), dict(max_iter=3, line_search_fn="strong_wolfe")])
+def test_lbfgs_maximizes(options):
+    """It had no maximize, which torch has."""
+    found = []
+    for lib in (tg, torch):
+        x = lib.tensor([1.0, -0.5], dtype=lib.float64, requires_grad=True)
+        opt = lib.optim.LBFGS([x], lr=0.5, maximize=True, **options)
+
+        def closure(x=x, opt=opt):
+            opt.zero_grad()
+            value = -((x - 3) ** 4).sum() - (x[0] * x[1]) ** 2
+            value.backward()
+            return value
+
+        found.append([opt.step(closure).item() for _ in range(3)] + x.detach().numpy().tolist())
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
 @pytest.mark.parametrize("back", [False, True], ids=["from torch", "to torch"])
 @pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] != "LBFGS"])
 def test_state_goes_over_in_the_middle(name, options, back):

@@ -56,6 +56,10 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "half a count": (lambda: tg.distributions.Binomial(tg.tensor([1.5]), 0.5), ArgumentError, "Binomial: parameter total_count"),
     "a complex mean of floats": (lambda: nn.init.normal_(tg.ones(2), 1j), DTypeError, "init: float32 cannot hold complex64"),
     "a width that is NaN": (lambda: nn.init.normal_(tg.ones(2), std=float("nan")), ArgumentError, "std must not be negative, got nan"),
+    "a trace of a number": (lambda: tg.trace(3), ArgumentError, "trace: takes a function, got int"),
+    "a gradient of a tensor": (lambda: tg.func.grad(tg.ones(2)), ArgumentError, r"grad: takes a function, got Tensor; .* y.backward\(\)"),
+    "a map of a tensor": (lambda: tg.vmap(tg.ones(2)), ArgumentError, "vmap: takes a function, got Tensor"),
+    "a product with a tensor's Jacobian": (lambda: tg.vjp(tg.ones(2), tg.ones(2)), ArgumentError, "vjp: takes a function, got Tensor"),
     "a Jacobian of None": (lambda: tg.jacfwd(None)(tg.ones(2)), ArgumentError, "jacfwd: takes a function, got NoneType"),
     "a Jacobian for half": (lambda: tg.jacfwd(tg.sin, 1.5)(tg.ones(2)), ArgumentError, "jacfwd: argnums must be an integer, got 1.5"),
     "a call of None": (lambda: tg.func.functional_call(None, {}, ()), ArgumentError, "functional_call: takes a Module .* NoneType"),
@@ -86,7 +90,7 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mode of a word": (lambda: tg.set_grad_enabled("no"), ArgumentError, "set_grad_enabled: mode must be True or False, got 'no'"),
     "inference of a word": (lambda: tg.inference_mode("no"), ArgumentError, "inference_mode: mode must be True or False, got 'no'"),
     "a negative shape": (lambda: tg.unravel_index(tg.tensor([1]), (-2, 2)), ArgumentError, "unravel_index: shape must hold sizes of 0"),
-    "no function": (lambda: tg.func.vjp(None, tg.ones(2)), ArgumentError, "vjp: .* not callable"),
+    "no function": (lambda: tg.func.vjp(None, tg.ones(2)), ArgumentError, "vjp: takes a function, got NoneType"),
     "which argument": (lambda: tg.func.grad(lambda x: x, argnums=None), ArgumentError, "value_and_grad: .*function, None"),
 }
 

@@ -34,9 +34,9 @@ MISSING: dict[str, dict[str, str]] = {
             "NoneType NoopLogger NumberType OperatorInfo OptionalType ParameterDict PyObjectType PyTorchFileReader "
             "PyTorchFileWriter RRefType SUM SerializationStorageContext StringType SymBoolType SymIntType Tag TensorType "
             "ThroughputBenchmark TracingState TupleType Type UnionType Use Value autocast_decrement_nesting "
-            "autocast_increment_nesting from_file get_deterministic_debug_mode init_num_threads merge_type_from_type_comment "
-            "set_anomaly_enabled set_autocast_cache_enabled set_autocast_cpu_dtype set_autocast_cpu_enabled "
-            "set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype set_deterministic_debug_mode sym_constrain_range "
+            "autocast_increment_nesting from_file init_num_threads merge_type_from_type_comment "
+            "set_autocast_cpu_dtype set_autocast_cpu_enabled "
+            "set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype sym_constrain_range "
             "sym_constrain_range_for_size sym_fresh_size thread_safe_generator unify_type_list",
         "storage": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage",
         "script": "Code CompilationUnit JITException LiteScriptModule ScriptClass ScriptClassFunction ScriptDict ScriptDictIterator "
@@ -52,12 +52,12 @@ MISSING: dict[str, dict[str, str]] = {
             "miopen_convolution_transpose miopen_ctc_loss miopen_depthwise_convolution miopen_rnn mkldnn_adaptive_avg_pool2d "
             "mkldnn_convolution mkldnn_linear_backward_weights mkldnn_max_pool2d mkldnn_max_pool3d mkldnn_rnn_layer "
             "native_norm set_autocast_ipu_dtype set_autocast_ipu_enabled set_autocast_xla_dtype set_autocast_xla_enabled",
-        "functional": "adaptive_max_pool1d alpha_dropout_ batch_norm binary_cross_entropy_with_logits cosine_embedding_loss ctc_loss "
-            "dropout_ embedding embedding_bag embedding_renorm_ feature_alpha_dropout_ feature_dropout feature_dropout_ gru "
+        "functional": "adaptive_max_pool1d alpha_dropout_ binary_cross_entropy_with_logits cosine_embedding_loss ctc_loss "
+            "dropout_ embedding_bag embedding_renorm_ feature_alpha_dropout_ feature_dropout feature_dropout_ gru "
             "gru_cell hinge_embedding_loss instance_norm kl_div lstm lstm_cell margin_ranking_loss poisson_nll_loss rnn_relu "
             "rnn_relu_cell rnn_tanh rnn_tanh_cell triplet_margin_loss",
         "memory": "as_strided_",
-        "rare": "bit lobpcg norm_except_dim slice_copy",
+        "rare": "bit lobpcg slice_copy",
         "sparse": "ccol_indices_copy col_indices_copy crow_indices_copy hsmm hspmm indices_copy resize_as_sparse_ "
             "row_indices_copy saddmm slice_inverse smm sparse_bsc_tensor sparse_bsr_tensor sspaddmm values_copy",
         "quantized": "choose_qparams_optimized dequantize empty_quantized fake_quantize_per_channel_affine "
@@ -97,7 +97,6 @@ MISSING: dict[str, dict[str, str]] = {
     "torch.nn.init": {},
     "torch.nn.utils": {
         "old": "clip_grad_norm",
-        "rare": "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format skip_init",
     },
     "torch.nn.parameter": {
         "rare": "UninitializedBuffer UninitializedTensorMixin is_lazy",
@@ -128,9 +127,7 @@ MISSING: dict[str, dict[str, str]] = {
     "torch.random": {
         "rare": "thread_safe_generator",
     },
-    "torch.amp": {
-        "rare": "is_autocast_available",
-    },
+    "torch.amp": {},
     "torch.sparse": {
         "sparse": "SparseSemiStructuredTensor SparseSemiStructuredTensorCUSPARSELT SparseSemiStructuredTensorCUTLASS "
             "as_sparse_gradcheck to_sparse_semi_structured",

@@ -689,3 +689,165 @@ for p in (inf, -inf):
             return y, x.grad
         say(f"{name} {p}", run)
 """, 1e-6)
+
+
+def test_optimizers_have_no_state_before_the_first_step():
+    """SGD's momenta, say, were in it as zeros; of parameters that never had a gradient, too. A copy, and a state that was loaded, go on."""
+    beside_torch("""
+import copy
+def run(kind, **options):
+    frozen, *parameters = [torch.full((n,), 0.5, requires_grad=True) for n in (1, 2, 3)]
+    optimizer = getattr(torch.optim, kind)([frozen, *parameters], lr=0.1, **options)
+    keys = lambda: {k: sorted(v) for k, v in optimizer.state_dict()["state"].items()}
+    found = [keys()]
+    for step in range(5):
+        optimizer.zero_grad()
+        sum((p ** 3).sum() for p in parameters[step > 2:]).backward()
+        optimizer.step()
+        found += [keys()]
+        if step == 1:
+            saved = copy.deepcopy(optimizer.state_dict())
+            optimizer = getattr(torch.optim, kind)([frozen, *parameters], lr=0.1, **options)
+            found += [keys()]
+            optimizer.load_state_dict(saved)
+            found += [keys()]
+        if step == 2:
+            (frozen, *parameters), optimizer = copy.deepcopy(([frozen, *parameters], optimizer))
+            found += [keys()]
+    return found, parameters
+say("SGD", lambda: run("SGD"))
+say("momentum", lambda: run("SGD", momentum=0.9))
+for kind in ("Adam", "AdamW", "NAdam", "RAdam", "Adagrad"):
+    say(kind, lambda: run(kind))
+""", 1e-5)
+
+
+def test_scalers_are_told_once():
+    """A second `step` before `update` stepped again."""
+    beside_torch("""
+def run(calls):
+    w = torch.ones(2, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([w], lr=0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.set_growth_interval(1)
+    scaler.set_growth_factor(scaler.get_growth_factor() + 1)
+    scaler.set_backoff_factor(scaler.get_backoff_factor() / 2)
+    scaler.scale((w * w).sum()).backward()
+    done = {"unscale": lambda: scaler.unscale_(optimizer), "step": lambda: scaler.step(optimizer), "update": scaler.update}
+    try:
+        for call in calls.split():
+            done[call]()
+    except (RuntimeError, AssertionError) as error:
+        return isinstance(error, RuntimeError) and str(error)
+    return w, scaler.get_scale(), scaler.get_growth_interval()
+for calls in ("step", "step step", "step unscale", "unscale unscale", "unscale step update", "update", "step update update"):
+    say(calls, lambda: run(calls))
+""")
+
+
+def test_names_that_are_other_names_arguments_in_another_order():
+    beside_torch("""
+w, x = torch.arange(12.0).reshape(4, 3), torch.arange(8.0).reshape(2, 4)
+say("norms", lambda: [torch.norm_except_dim(w, 2, d) for d in (0, 1, -1)])
+say("embedding", lambda: torch.embedding(w, torch.tensor([[1, 3], [0, 0]])))
+say("batch_norm", lambda: torch.batch_norm(x, None, None, torch.ones(4), torch.full((4,), 2.0), False, 0.1, 1e-5, True))
+def levels(mode):
+    torch.set_deterministic_debug_mode(mode)
+    return torch.get_deterministic_debug_mode(), torch.are_deterministic_algorithms_enabled()
+say("deterministic", lambda: [levels(m) for m in ("warn", 2, "error", 1, "default")])
+say("skip_init", lambda: [p.shape for p in torch.nn.utils.skip_init(torch.nn.Linear, 3, 5).parameters()])
+say("meta", lambda: (torch.ones(2, device="meta").is_cpu, torch.ones(2).is_cpu, torch.ones(2, device="meta").get_device()))
+say("autocast", lambda: torch.amp.is_autocast_available("cpu"))
+import torch.cuda.memory, torch.cuda.random
+say("cuda", lambda: (torch.cuda.memory.memory_allocated(), torch.cuda.random.manual_seed(3)))
+""", 1e-6)
+
+
+def test_states_of_schedulers_go_over():
+    """Both ways: that of torch's LambdaLR, which has None for each function, took the functions away. `_get_lr_called_within_step` was not
+    there, by which schedulers that programs bring warn."""
+    beside_torch("""
+import pickle, sys
+s = torch.optim.lr_scheduler
+class Falling:
+    def __init__(self, factor):
+        self.factor = factor
+    def __call__(self, epoch):
+        return self.factor ** epoch
+class Bolts(s.LRScheduler):
+    def get_lr(self):
+        assert self._get_lr_called_within_step
+        return self.base_lrs if self._is_initial else [group["lr"] * 0.5 for group in self.optimizer.param_groups]
+def make(kind, *options):
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=1.0)
+    return optimizer, kind(optimizer, *options)
+def run(kind, options, others):
+    optimizer, scheduler = make(kind, *options)
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+    saved = pickle.loads(pickle.dumps(scheduler.state_dict()))
+    optimizer, scheduler = make(kind, *others)
+    scheduler.load_state_dict(saved)
+    for _ in range(2):
+        optimizer.step()
+        scheduler.step()
+    return scheduler.get_last_lr(), scheduler._get_lr_called_within_step, sorted(saved), saved.get("lr_lambdas")
+say("function", lambda: run(s.LambdaLR, [lambda e: 0.9 ** e], [lambda e: 0.9 ** e]))
+say("object", lambda: run(s.LambdaLR, [Falling(0.9)], [Falling(0.1)]))
+say("product", lambda: run(s.MultiplicativeLR, [lambda e: 0.9], [lambda e: 0.9]))
+say("own", lambda: run(Bolts, [], []))
+say("steps", lambda: run(s.StepLR, [2, 0.5], [2, 0.5]))
+""", 1e-12)
+
+
+def test_windows_larger_than_what_there_is():
+    """With ceil_mode, as torch pools them: that was an error."""
+    beside_torch("""
+F = torch.nn.functional
+x = torch.arange(24.0).sin().reshape(2, 3, 4)
+def run(pool, *args, **options):
+    t = x.clone().requires_grad_()
+    y = pool(t, *args, ceil_mode=True, **options)
+    (y * y).sum().backward()
+    return y, t.grad
+for kernel, stride in ((5, 2), (6, 3), (6, 6)):
+    say(f"avg {kernel}", lambda: run(F.avg_pool1d, kernel, stride))
+    say(f"uncounted {kernel}", lambda: run(F.avg_pool1d, kernel, stride, count_include_pad=False))
+    say(f"max {kernel}", lambda: run(F.max_pool1d, kernel, stride))
+    say(f"max of both {kernel}", lambda: run(F.max_pool2d, (5, kernel), (3, stride)))
+say("dilated", lambda: run(F.max_pool1d, 3, 2, dilation=2))
+""", 1e-6)
+
+
+def test_modules_show_what_is_not_the_default():
+    beside_torch("""
+say("conv", lambda: repr(torch.nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect", bias=False)))
+say("size", lambda: repr(torch.nn.Upsample(size=(3, 4), mode="bilinear")))
+say("factor", lambda: repr(torch.nn.Upsample(scale_factor=2.0)))
+""")
+
+
+def test_hooks_before_loading_see_the_entries_of_their_module():
+    """They saw those of all modules: one that renames whatever it sees renamed those of others."""
+    beside_torch("""
+from torch import nn
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        state_dict.setdefault(prefix + "scale", torch.full((1,), 3.0))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+def run():
+    model, seen = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1), Scaled())), []
+    def rename(module, state_dict, prefix, *rest):
+        seen.append([prefix, sorted(state_dict)])
+        for key in list(state_dict):
+            state_dict[key.replace("kernel", "weight")] = state_dict.pop(key)
+    model[1].register_load_state_dict_pre_hook(rename)
+    state = {"0.weight": torch.ones(1, 1), "0.bias": torch.ones(1), "1.0.kernel": torch.full((1, 1), 2.0), "1.0.bias": torch.ones(1)}
+    found = str(model.load_state_dict(state))
+    left = model.load_state_dict({**state, "0.kernel": torch.ones(1)}, strict=False)
+    return seen, found, left.unexpected_keys, left.missing_keys, list(model.parameters()), sorted(state)
+say("run", run)
+""")

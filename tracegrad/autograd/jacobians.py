@@ -22,7 +22,7 @@ from tracegrad.autograd.transforms import (
     tensors_of,
     without_aux,
 )
-from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, check_function
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import cast, iota, placeholder
@@ -99,8 +99,7 @@ class JacobianCall:
 
     def __init__(self, call: str, func: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
         self.name, self.single = call, isinstance(argnums, int)
-        if not callable(func):
-            raise ArgumentTypeError(f"{call}: takes a function, got {type(func).__name__}")
+        check_function(call, func)
         numbers = [argnums] if isinstance(argnums, int) else list(argnums) if isinstance(argnums, (tuple, list)) else [argnums]
         new, self.flat, self.trees = substitute(call, args, [integer(call, "argnums", k) for k in numbers])
         self.outer, self.has_aux = state.grad, has_aux

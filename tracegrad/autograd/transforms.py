@@ -14,7 +14,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError, type_name
+from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError, check_function, type_name
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
@@ -24,6 +24,7 @@ from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+_OF_TENSORS = "of a tensor that was computed there are y.backward() and tg.autograd.grad(y, x)"
 
 
 def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[list[Tensor], Any]:
@@ -87,6 +88,7 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
 
     >>> tg.value_and_grad(lambda x: (x * x).sum())(tg.ones(2))
     """
+    check_function("value_and_grad", func, _OF_TENSORS)
     single = isinstance(argnums, int)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
@@ -182,6 +184,7 @@ def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
 
     >>> tg.grad(lambda x: (x ** 3).sum())(tg.tensor([2.0]))
     """
+    check_function("grad", func, _OF_TENSORS)
     both = value_and_grad(func, argnums, has_aux)
 
     @functools.wraps(func)
@@ -203,6 +206,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     >>> value, pull = tg.vjp(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
     >>> pull(tg.ones(2))
     """
+    check_function("vjp", func, _OF_TENSORS)
     new, flat, trees = substitute("vjp", primals, range(len(primals)))
     outer = state.grad
     with enable_grad():
@@ -245,6 +249,7 @@ def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any
     >>> tg.jvp(lambda x: x ** 2, (tg.tensor([1.0, 3.0]),), (tg.tensor([1.0, 0.5]),))
     """
     del strict
+    check_function("jvp", func)
     if len(primals) != len(tangents):
         raise ArgumentError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
     new, flat, _ = substitute("jvp", tuple(primals), range(len(primals)))
@@ -289,6 +294,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     >>> push(tg.tensor([1.0, 0.5]))
     Tensor([2., 3.], device='cpu')
     """
+    check_function("linearize", func)
     new, flat, _ = substitute("linearize", primals, range(len(primals)))
     outer = state.grad
     with enable_grad():

@@ -12,7 +12,7 @@ import optree
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ShapeError, check_function
 from tracegrad.execute.realize import is_view
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.operators import named, public
@@ -56,6 +56,7 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
     >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
     (5,)
     """
+    check_function("vmap", func)
     if randomness not in ("error", "different", "same"):
         raise ArgumentError(f"vmap: randomness must be 'error', 'different' or 'same', got {randomness!r}")
     if chunk_size is not None and chunk_size < 1:

@@ -375,9 +375,14 @@ class Module(Hooked, TorchMethods, Named):
         values, errors = dict(state_dict), []                # type: ignore[var-annotated]
         places = [(f"{path}." if path else "", module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
-            for hook in list(module._hooks.get("load_pre", {}).values()):
-                hook(module, values, start, {}, strict, *result, errors)
-            module._load_from_state_dict(values, start, {"version": module._version}, strict, *result, errors)
+            hooks = list(module._hooks.get("load_pre", {}).values())
+            if hooks or type(module)._load_from_state_dict is not Module._load_from_state_dict:
+                mine = {k: v for k, v in values.items() if k.startswith(start)}         # its own and its parts', as torch hands them
+                for hook in hooks:
+                    hook(module, mine, start, {}, strict, *result, errors)
+                module._load_from_state_dict(mine, start, {"version": module._version}, strict, *result, errors)
+                values = {**{k: v for k, v in values.items() if not k.startswith(start)},
+                          **{k: v for k, v in mine.items() if k.startswith(start)}}
             module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
         own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}

@@ -31,6 +31,7 @@ class Adagrad(Counting):
     """
 
     _implementation = MappingProxyType({"foreach": None, "differentiable": False, "fused": None})
+    _begins_with_state = True
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False, **implementation: Any) -> None:

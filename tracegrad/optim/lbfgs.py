@@ -21,10 +21,10 @@ Evaluation = Callable[[float], tuple[float, Any, float]]     # step length -> lo
 class LBFGS(Optimizer):
     """Limited-memory BFGS (Nocedal & Wright 2006, algorithm 7.5), as torch.optim.LBFGS; one group of parameters.
 
-    max_iter, max_eval: iterations and evaluations of the closure in a step (max_eval: 5/4 max_iter if None). tolerance_grad: ends where no
-    element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that are
-    kept. line_search_fn: None (the step length is lr) or "strong_wolfe". Parameters may lie on several devices; the direction and
-    its history lie on that of the first one. dtype: float or complex. Raises ArgumentError for a negative lr.
+    max_iter, max_eval: iterations and evaluations of the closure in a step (max_eval: 5/4 max_iter if None). tolerance_grad: ends where
+    no element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that
+    are kept. line_search_fn: None (the step length is lr) or "strong_wolfe". maximize: the loss is to grow. Parameters may lie on several
+    devices; the direction and its history lie on that of the first one. dtype: float or complex. Raises ArgumentError for a negative lr.
 
     >>> model, x, y = nn.Linear(3, 2), tg.randn(10, 3), tg.randn(10, 2)
     >>> opt = tg.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
@@ -40,10 +40,10 @@ class LBFGS(Optimizer):
 
     def __init__(self, params: Iterable[Any], lr: float = 1.0, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
-                 line_search_fn: str | None = None) -> None:
+                 line_search_fn: str | None = None, *, maximize: bool = False) -> None:
         super().__init__(params, dict(lr=lr, max_iter=max_iter, max_eval=max_iter * 5 // 4 if max_eval is None else max_eval,
                                       tolerance_grad=tolerance_grad, tolerance_change=tolerance_change, history_size=history_size,
-                                      line_search_fn=line_search_fn))
+                                      line_search_fn=line_search_fn, maximize=maximize))
         if len(self.param_groups) != 1:
             raise ArgumentError("LBFGS: takes one group of parameters; its direction is that of all together")
 
@@ -78,8 +78,11 @@ class LBFGS(Optimizer):
             with enable_grad():
                 return closure()
 
+        def least(loss: Any) -> float:
+            return -float(loss) if group["maximize"] else float(loss)
+
         first = evaluate()
-        loss, g, evaluations = float(first), self._flat_gradient(), 1
+        loss, g, evaluations = least(first), self._flat_gradient(), 1
         mine["func_evals"] += 1
         if float(g.abs().max()) <= group["tolerance_grad"]:
             return first
@@ -98,7 +101,7 @@ class LBFGS(Optimizer):
 
                 def along(t: float, d: Any = d, start: list[Tensor] = start) -> tuple[float, Any, float]:
                     self._add(t, d)
-                    value, gradient = float(evaluate()), self._flat_gradient()
+                    value, gradient = least(evaluate()), self._flat_gradient()
                     for p, s in zip(params, start, strict=True):
                         p.copy_(s)
                     return value, gradient, float(gradient.dot(d))
@@ -109,7 +112,7 @@ class LBFGS(Optimizer):
             else:
                 self._add(t, d)
                 if iteration != group["max_iter"]:
-                    loss, done = float(evaluate()), 1
+                    loss, done = least(evaluate()), 1
                     g = self._flat_gradient()
             evaluations += done
             mine["func_evals"] += done
@@ -143,7 +146,8 @@ class LBFGS(Optimizer):
     def _flat_gradient(self) -> Any:
         params = self.param_groups[0]["params"]
         parts = [in_reals(PUBLIC["zeros_like"](p) if p.grad is None else p.grad).reshape(-1) for p in params]
-        return PUBLIC["cat"]([part.to(params[0].device) for part in parts], 0)
+        found = PUBLIC["cat"]([part.to(params[0].device) for part in parts], 0)
+        return -found if self.param_groups[0]["maximize"] else found
 
     def _add(self, t: float, d: Any) -> None:
         start = 0

@@ -71,6 +71,9 @@ class Optimizer(Named):
     """
 
     _trace_all_attributes = True
+    _trace_by_reference = ("_made",)
+    _made: tuple[Tensor, ...] = ()                       # of the state: what `_prepare` made; until a step writes to it, torch has none
+    _begins_with_state: ClassVar[bool] = False           # whether torch has it from the beginning
     _complex: ClassVar[bool] = True                      # whether it takes complex parameters
     _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
     _implementation: ClassVar[Mapping[str, Any]] = MappingProxyType({"foreach": None, "capturable": False, "differentiable": False})
@@ -244,6 +247,7 @@ class Optimizer(Named):
         of the parameters of lazy layers, which have no shape before the model's first call, at the first step.
         """
         moved: dict[Any, Tensor] = {}
+        made = list[Tensor]()
         for p in params:
             present = self.state.get(p)
             if present is None:
@@ -255,12 +259,29 @@ class Optimizer(Named):
             for name, value in self._new_state(group, p).items():
                 if name not in present:
                     present[name] = value() if callable(value) else value
+                    made += [present[name]] if isinstance(present[name], Tensor) else []
             for name, value in present.items():
                 if isinstance(value, Tensor) and value.device is not p.device and state.trace is None:          # the parameter was moved
                     key = id(value), id(p.device)                                   # (of several with one number, each to the same)
                     if key not in moved:
                         moved[key] = value.to(device=p.device)
                     present[name] = moved[key]
+        self._note_made(made)
+
+    def _note_made(self, made: list[Tensor]) -> None:
+        """These are in the state, and hold nothing of any gradient."""
+        if made:
+            held = {id(value) for mine in self.state.values() for value in mine.values()}
+            self._made = (*(x for x in self._made if id(x) in held), *made)
+
+    def _unused(self) -> set[int]:
+        """The identities of those that no step wrote to."""
+        return {id(x) for x in self._made if x._version == 0}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy and a pickle hold: their tensors begin as if nobody had written to them."""
+        unused = self._unused()
+        return {**vars(self), "_made": tuple(x for x in self._made if id(x) in unused)}
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
@@ -277,7 +298,9 @@ class Optimizer(Named):
             for p in group["params"]:
                 numbers.setdefault(id(p), len(numbers))
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(p)] for p in group["params"]]})
-        return {"state": {numbers[id(p)]: dict(s) for p, s in self.state.items() if s}, "param_groups": groups}
+        unused = set() if self._begins_with_state else self._unused()
+        begun = {p: s for p, s in self.state.items() if any(id(value) not in unused for value in s.values())}
+        return {"state": {numbers[id(p)]: dict(s) for p, s in begun.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ."""
@@ -385,6 +408,7 @@ class Counting(Optimizer):
                 if key not in fresh:
                     fresh[key] = {name: from_array(np.full((), self._start(group, name), dtype), p.device) for name in self._shared}
                 mine.update({name: value for name, value in fresh[key].items() if name not in mine})
+        self._note_made([value for shared in fresh.values() for value in shared.values()])
 
     def _counted(self, group: ParamGroup, params: list[Tensor],
                  numbers: Callable[..., Any] | None = None) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
@@ -420,6 +444,9 @@ class Counting(Optimizer):
                     self.state[p][name] = copies[id(number)]
                 else:
                     state.trace.renew(self.state[p], name, copies[id(number)])
+        if copies:
+            unused = self._unused()
+            self._note_made([copy for number, copy in copies.items() if number in unused])
 
     def _take_over(self, state_dict: Mapping[str, Any]) -> None:
         super()._take_over(state_dict)

@@ -181,7 +181,7 @@ def get_device(self: Tensor) -> int:
 
     >>> tg.get_device(tg.ones(2))
     """
-    return -1 if self.is_cpu else list_devices().index(self.device)
+    return -1 if self.is_cpu or getattr(self.device, "type", "") == "meta" else list_devices().index(self.device)
 
 
 def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
@@ -243,7 +243,7 @@ def _never(name: str) -> Callable[[Tensor], bool]:
 for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, is_inference, apply_, map_, map2_,
             __array_namespace__):
     setattr(Tensor, _fn.__name__, _fn)
-Tensor.is_cpu = property(lambda self: getattr(self.device, "type", "cpu") in ("cpu", "meta"))  # type: ignore[attr-defined]
+Tensor.is_cpu = property(lambda self: getattr(self.device, "type", "cpu") == "cpu")  # type: ignore[attr-defined]
 Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
 for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", "quantized", "sparse", "sparse_csr", "vulkan", "xla",
               "xpu"):

@@ -27,6 +27,7 @@ _ELSEWHERE = {
     **{f"torch.optim.{name}": "optim" for name in _OPTIMIZERS.split()},
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
+    **dict.fromkeys(("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.random", "torch.cuda.graphs"), "torch_api.names.cuda cuda"),
     "torch.utils.hooks": "autograd.hooks",
     "torch.distributed._composable.fsdp": "distributed.fsdp",
     **dict.fromkeys(("torch.distributed.nn", "torch.distributed.nn.functional"), "distributed.functional"),

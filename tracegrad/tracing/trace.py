@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TraceError, printable
+from tracegrad.errors import ArgumentError, TraceError, check_function, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import own_leaves
@@ -58,7 +58,7 @@ class Traced:
     """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
 
     def __init__(self, fn: Callable[..., Any], dynamic: bool | None = False) -> None:
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, check_function("trace", fn))
         self.__name__: str = printable(getattr(fn, "__name__", type(fn).__name__))
         self._fn = fn
         self._varying = Varying(dynamic)

@@ -59,7 +59,9 @@ class _Conv(Module):
         for name, default in (("padding", (0,) * n), ("dilation", (1,) * n), ("output_padding", (0,) * n), ("groups", 1)):
             value = getattr(self, name, default)
             text += f", {name}={value}" if value != default else ""
-        return text + (", bias=False" if self.bias is None else "")
+        text += ", bias=False" if self.bias is None else ""
+        mode = getattr(self, "padding_mode", "zeros")
+        return text if mode == "zeros" else f"{text}, padding_mode={mode}"
 
 
 class _PlainConv(_Conv):

@@ -150,6 +150,10 @@ class Upsample(FunctionModule):
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
+    def extra_repr(self) -> str:
+        return f"size={self.size!r}, mode={self.mode!r}" if self.scale_factor is None else (
+            f"scale_factor={self.scale_factor!r}, mode={self.mode!r}")
+
 
 class UpsamplingNearest2d(Upsample):
     """`Upsample` of (N, C, H, W) with mode "nearest". Of the shapes and dtypes of nn.functional.interpolate; raises what that raises.

@@ -49,7 +49,8 @@ class _Pool:
             count = (-(-room // st) if ceil_mode else room // st) + 1
             if ceil_mode and (count - 1) * st >= s + p:      # torch: a last window must start inside the input or the left padding
                 count -= 1
-            if room < 0 or count < 1:
+            beyond = ceil_mode and (d == 1 or not p)         # a window may be larger, as in torch, where it surely has an element
+            if (room < 0 and not beyond) or count < 1:
                 raise ShapeError(f"{name}: a window of {self.kernel} (dilation {self.dilation}) is larger than the padded input {x.shape}")
             size.append(count)
         self.size = tuple(size)

@@ -26,6 +26,8 @@ class LRScheduler(Named):
     [0.5]
     """
 
+    _is_initial = _get_lr_called_within_step = False            # torch's names, which schedulers that programs bring ask for
+
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         is_optimizer(type(self).__name__, optimizer)
         self.optimizer, self.last_epoch = optimizer, last_epoch
@@ -40,11 +42,11 @@ class LRScheduler(Named):
         self._begin()
 
     def _begin(self) -> None:
-        self._initial = True
+        self._is_initial = True
         try:
             self.step()
         finally:
-            self._initial = False
+            self._is_initial = False
 
     def get_lr(self) -> list[float]:
         """The learning rates of the groups in this epoch, computed from those of the last."""
@@ -58,7 +60,14 @@ class LRScheduler(Named):
     def _go(self, epoch: int | None = None) -> None:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         closed = getattr(self, "_get_closed_form_lr", None)
-        self._set(self.get_lr() if epoch is None or closed is None else closed())
+        self._set(self._called_get_lr() if epoch is None or closed is None else closed())
+
+    def _called_get_lr(self) -> list[float]:
+        self._get_lr_called_within_step = True
+        try:
+            return self.get_lr()
+        finally:
+            self._get_lr_called_within_step = False
 
     def _set(self, rates: Iterable[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

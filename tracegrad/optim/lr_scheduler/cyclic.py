@@ -27,7 +27,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         epoch, low = self.last_epoch, self.eta_min
-        if self._initial and epoch == 0:
+        if self._is_initial and epoch == 0:
             return self._present()
         if self._step_count == 1 and epoch > 0:
             return self._get_closed_form_lr()
@@ -87,7 +87,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self.T_cur = epoch - self.T_0 * (self.T_mult ** n - 1) / (self.T_mult - 1)
             self.T_i = self.T_0 * self.T_mult ** n
         self.last_epoch = math.floor(epoch)
-        self._set(self.get_lr())
+        self._set(self._called_get_lr())
 
 
 # --------------------------------------------------------------------------------------- cycles, which may move the momentum, too

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
@@ -20,7 +21,23 @@ def _functions(call: str, lr_lambda: Any, optimizer: Optimizer) -> list[Callable
     return found
 
 
-class LambdaLR(LRScheduler):
+class _OfFunctions(LRScheduler):
+    """Base of schedulers of `lr_lambdas`. As in torch, a state has None for a function, and the attributes of an object that is called."""
+
+    lr_lambdas: list[Callable[[int], float]]
+
+    def state_dict(self) -> dict[str, Any]:
+        objects = [None if isinstance(f, FunctionType) else dict(getattr(f, "__dict__", {})) for f in self.lr_lambdas]
+        return {**super().state_dict(), "lr_lambdas": objects}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
+        for f, saved in zip(self.lr_lambdas, state_dict.get("lr_lambdas", ()), strict=False):
+            if saved:
+                f.__dict__.update(saved)
+
+
+class LambdaLR(_OfFunctions):
     """The initial learning rate times `lr_lambda(epoch)` (one function, or one per group).
 
     Raises ArgumentError unless there are as many functions as groups.
@@ -38,7 +55,7 @@ class LambdaLR(LRScheduler):
         return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
 
-class MultiplicativeLR(LRScheduler):
+class MultiplicativeLR(_OfFunctions):
     """The present learning rate times `lr_lambda(epoch)` (one function, or one per group).
 
     Raises ArgumentError unless there are as many functions as groups.
@@ -53,7 +70,7 @@ class MultiplicativeLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self._initial:
+        if self._is_initial:
             return self._present()
         return [lr * f(self.last_epoch) for lr, f in zip(self._present(), self.lr_lambdas, strict=True)]
 
@@ -141,7 +158,7 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
             return self._times(self.start_factor)
-        if self._initial or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._present()
         rise = self.end_factor - self.start_factor
         return self._times(1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
@@ -163,7 +180,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return self._times(1.0 if self._initial else self.gamma)
+        return self._times(1.0 if self._is_initial else self.gamma)
 
     def _get_closed_form_lr(self) -> list[float]:
         return [base * self.gamma ** self.last_epoch for base in self.base_lrs]
@@ -181,7 +198,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self._initial or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._present()
         return self._times(((1.0 - self.last_epoch / self.total_iters) / (1.0 - (self.last_epoch - 1) / self.total_iters)) ** self.power)
 

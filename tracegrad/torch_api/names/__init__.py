@@ -17,7 +17,7 @@ from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.layouts import layout
 from tracegrad.support.modes import state
-from tracegrad.tensors import type_info
+from tracegrad.tensors import settings, type_info
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import dtypes as torchs
 from tracegrad.torch_api.checkpoints import load as load
@@ -226,6 +226,45 @@ def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
     """torch's older `arange`, whose end is included: floats unless dtype says another."""
     count = int((end - start) / step) + 1
     return PUBLIC["arange"](count, dtype=options.pop("dtype", None) or dtypes.get_default_dtype(), **options) * step + start
+
+
+def norm_except_dim(v: Any, pow: int = 2, dim: int = 0) -> Any:
+    """The norm over all dimensions but one, which stays with the others as ones; of all of them where dim is -1."""
+    return tg.linalg.vector_norm(v, pow) if dim == -1 else tg.linalg.vector_norm(
+        v, pow, [d for d, _ in enumerate(v.shape) if d != dim % v.ndim], keepdim=True)
+
+
+def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
+    """`nn.functional.embedding` with the table first; -1: no padding."""
+    return tg.nn.functional.embedding(indices, weight, None if padding_idx == -1 else padding_idx, scale_grad_by_freq=scale_grad_by_freq,
+                                      sparse=sparse)
+
+
+def batch_norm(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float,
+               cudnn_enabled: bool) -> Any:
+    """`nn.functional.batch_norm` with torch's older arguments."""
+    return tg.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    tg.autograd.set_detect_anomaly(mode, check_nan)
+
+
+def set_deterministic_debug_mode(debug_mode: Any) -> None:
+    """0 or "default", 1 or "warn", 2 or "error", as `use_deterministic_algorithms`: every operation here is."""
+    level = {"default": 0, "warn": 1, "error": 2}.get(debug_mode, debug_mode)
+    if level not in (0, 1, 2):
+        raise RuntimeError(f"set_deterministic_debug_mode: takes 0, 1, 2, \"default\", \"warn\" or \"error\", got {debug_mode!r}")
+    settings.use_deterministic_algorithms(level > 0, warn_only=level == 1)
+
+
+def get_deterministic_debug_mode() -> int:
+    warns = settings.is_deterministic_algorithms_warn_only_enabled()
+    return 0 if not settings.are_deterministic_algorithms_enabled() else 1 if warns else 2
+
+
+def set_autocast_cache_enabled(enabled: bool) -> None:
+    """Nothing: a cast is a node, and is shared."""
 
 
 def _each(op: str) -> Callable[..., Any]:
