@@ -30,7 +30,8 @@ with warnings.catch_warnings():
     from tracegrad.codegen.passes import passes
     from tracegrad.errors import DeviceError
     from tracegrad.execute.devices import find_device
-    from tracegrad.torch_backend import backend, compiler
+    from tracegrad.runtime.device import Device
+    from tracegrad.torch_backend import backend, compiler, memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")       # dynamo looks at it when a graph was broken
 
@@ -494,6 +495,22 @@ def test_a_small_argument_is_copied_when_the_graph_is_called() -> None:
         if x is not numbers and x.stride() != (0, 0):
             x.add_(1)
         close(found, (kept, kept.t() * 2))
+
+
+def test_a_small_argument_is_uploaded_where_its_contents_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes an argument, or a result that is one, changes nothing for the next call."""
+    uploads, upload = list[Any](), memory.upload
+    monkeypatch.setattr(memory, "upload", lambda *args, **options: uploads.append(args) or upload(*args, **options))
+    fast, y = compiled(lambda x, y: (x.clone(), x.t() * 1.0, x.view(-1), (x * y).sum())), torch.randn(2, 3)
+    for number in (1.0, 1.0, 1.0, -0.0, 0.0, 1.0, 1.0):
+        x = torch.full((2, 3), number)
+        kept, found = x.clone(), fast(x, y)
+        close(found, (kept, kept.t(), kept.view(-1), (kept * y).sum()))
+        assert bool(found[0].signbit().all()) == (math.copysign(1, number) < 0)
+        for result in found[:2]:
+            result.add_(1)
+        x.add_(1)
+    assert len(uploads) == 5 or type(find_device(None)) is not Device
 
 
 def test_an_integer_that_varies_is_an_operand(programs: list[Any]) -> None:

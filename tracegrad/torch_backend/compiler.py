@@ -20,7 +20,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_backend.memory import Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
+from tracegrad.torch_backend.memory import COPIED, Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.torch_backend.operators import find
 from tracegrad.torch_backend.runs import Run, run_of
 from tracegrad.torch_backend.saved import packed
@@ -320,7 +320,7 @@ class Program:
         self._given = {node: Number() if node in self._numbers else Argument(node.meta["val"], dims.get(node, ())) for node in self._read}
         self._layouts = [Layout(node.meta["val"]) for node in self._computed]
         self._left = False                              # to torch: the first call failed
-        self._alike: list[int] | None = None            # results to copy, because they are the memory of another one; known after a call
+        self._alike: list[int] | None = None            # results to copy, whose memory is or may be another one's; known after a call
         self._run: Run | None = None                    # what most calls are
 
         def graph(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -374,7 +374,8 @@ class Program:
             _say(f"torch runs a graph as it is, because of an error: {error}")
             return None
         if self._alike is None:
-            self._alike = overlaps([values[node] for node in self._read if node not in self._numbers], made)
+            shared = overlaps([values[node] for node in self._read if node not in self._numbers], made)
+            self._alike = sorted({*shared, *(k for k, x in enumerate(results) if x._n.aval.nbytes <= COPIED)})
         for k in self._alike:
             made[k] = made[k].clone()
         if given:

@@ -20,7 +20,7 @@ from tracegrad.support.cache import listed
 from tracegrad.tensors.creation.from_data import from_dlpack
 from tracegrad.tensors.tensor import Tensor, from_own, holding
 
-_COPIED = 64              # bytes of a tensor up to which it is copied, which takes a third of the time that sharing its memory does
+COPIED = 64               # bytes of a tensor up to which it is copied, which takes a third of the time that sharing its memory does
 
 
 def name_of(dtype: Any) -> str:
@@ -57,8 +57,8 @@ class Layout:
             made = torch.from_numpy(value.contents(aval.shape, aval.dtype))         # (half the time of DLPack)
         else:
             made = torch.from_dlpack(x).contiguous()
-        if shared:
-            results[made.data_ptr()] = x._n.value
+        if shared and aval.nbytes > COPIED and type(value) is Buffer:          # (what NumPy holds may move while torch's tensor goes)
+            results[made.data_ptr()] = value
         return made
 
     def as_promised(self, x: Any) -> Any:
@@ -73,6 +73,7 @@ class Argument:
 
     Sharing memory costs more than most kernels do, so what shares a tensor's memory is used again as long as that tensor lives (a
     parameter), and a result of another graph that comes here (what a backward pass needs of the forward) is the buffer that it was.
+    What is copied is uploaded anew only where its contents are others than in the latest call: the gradient of a loss is always 1.
     """
 
     def __init__(self, value: Any, varying: Sequence[int] = ()) -> None:
@@ -82,6 +83,8 @@ class Argument:
         self.aval = Aval(tuple(value.shape[d] for d in self.layout.order), getattr(dtypes, name_of(value.dtype)))
         self.attrs = {"aval": self.aval}
         self._latest: tuple[Any, int, Any, Any] | None = None              # torch's tensor, weakly; where its memory is; what shares that
+        self._is_copied = self.aval.nbytes <= COPIED and self.aval.dtype != dtypes.bfloat16
+        self._copy: tuple[bytes, Device, Any] | None = None                # the latest contents of what is copied, and their value
 
     def of(self, x: Any) -> Tensor:
         """A torch tensor as tracegrad's, its dimensions in the order of its memory; a copy where its memory cannot be shared."""
@@ -89,10 +92,9 @@ class Argument:
         found = self._known(x, place, device)
         if found is not None:
             return holding(device, self.aval, self.attrs, found)
-        own = x.detach().resolve_conj().resolve_neg()
-        own = own if self.layout.in_order else own.permute(self.layout.order)
-        if self.aval.nbytes <= _COPIED and self.aval.dtype != dtypes.bfloat16:
-            return holding(device, self.aval, self.attrs, upload(device, np.array(own.numpy(), order="C"), own=True))
+        if self._is_copied:
+            return holding(device, self.aval, self.attrs, self._copied(x, device))
+        own = self._in_order(x)
         try:
             made = from_dlpack(own, copy=False)
         except DLPackError:
@@ -104,7 +106,24 @@ class Argument:
     def value(self, x: Any, device: Device) -> Any:
         """The value of `of`; None if that has none yet."""
         found = self._known(x, x.data_ptr(), device)
-        return self.of(x)._n.value if found is None else found
+        if found is not None:
+            return found
+        return self._copied(x, device) if self._is_copied else self.of(x)._n.value
+
+    def _in_order(self, x: Any) -> Any:
+        own = x.detach().resolve_conj().resolve_neg()
+        return own if self.layout.in_order else own.permute(self.layout.order)
+
+    def _copied(self, x: Any, device: Any) -> Any:
+        """The value of a small tensor; nobody writes its memory (Program copies small results that may be arguments)."""
+        array = self._in_order(x).numpy()
+        contents, latest = array.tobytes(), self._copy
+        if latest is not None and latest[0] == contents and latest[1] is device:
+            return latest[2]
+        value = upload(device, np.array(array, order="C"), own=True)
+        if type(device) is Device:
+            self._copy = contents, device, value
+        return value
 
     def _known(self, x: Any, place: int, device: Any) -> Any:
         """The value that stands for x already; None if there is none."""
