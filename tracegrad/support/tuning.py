@@ -76,12 +76,14 @@ class Tuning(NamedTuple):
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
     arg_short: int = 32                # elements of a row up to which a CPU searches as many rows as it has lanes (of 24: 0.7 of the time)
+    arg_rows: int = 16                 # and from which on it searches them one by one, in vectors of their elements
     scan_chunk: int = 2048
     scan_chunks: int = 1024            # chunks of a row, at most, on a GPU: each work-group goes over the sums of those before its own
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
+    scatter_chunk: int = 1 << 16       # elements, at least, of a chunk that has a copy of the result, if that has a quarter of these (see _cut)
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
     exact_columns: int = 4             # of a row up to which float32 are added as integers, by atomics, on GPUs that have them of 64 bits,
     exact_spread: int = 4              # and elements of the result for each one that is added: eight integers of each are set and read
