@@ -83,7 +83,6 @@ class Tuning(NamedTuple):
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
-    scatter_chunk: int = 1 << 16       # elements, at least, of a chunk that has a copy of the result, if that has a quarter of these (see _cut)
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
     exact_columns: int = 4             # of a row up to which float32 are added as integers, by atomics, on GPUs that have them of 64 bits,
     exact_spread: int = 4              # and elements of the result for each one that is added: eight integers of each are set and read
