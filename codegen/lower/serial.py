@@ -116,7 +116,8 @@ class KernelBuilder:
         """body for every column from first to last: in vectors of `most` lanes at most, what is left in a narrower one, if all are done,
         and one by one."""
         w, ev = self.writer, self.ev
-        width = min(most, vector_width(self.group, self.context)) if self.context.target.traits.vectors and self.node.dtype.kind != "b" else 1
+        vectors = self.context.target.traits.vectors and self.node.dtype.kind != "b"
+        width = min(most, vector_width(self.group, self.context)) if vectors else 1
         if size == 1:
             body(constant(0))
             return

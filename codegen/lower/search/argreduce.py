@@ -16,7 +16,20 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
-from tracegrad.codegen.kernel.ir.expressions import Bits, Cast, Convert, Expression, Infix, Lanes, Literal, Load, Local, Prefix, Select, Splat
+from tracegrad.codegen.kernel.ir.expressions import (
+    Bits,
+    Cast,
+    Convert,
+    Expression,
+    Infix,
+    Lanes,
+    Literal,
+    Load,
+    Local,
+    Prefix,
+    Select,
+    Splat,
+)
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, clipped, rest
 from tracegrad.codegen.kernel.ir.vectors import bit_floor, index_type
@@ -36,7 +49,8 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     chunks, length = cut(n, -(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256)
     if chunks == 1:
         many = inner >= 4 or (inner == 1 and outer >= 4 and n <= tuning().arg_short)
-        if inner == 1 and tuning().arg_rows <= n < 4 * vector_width(group, context) and _plain(group, context):
+        width = vector_width(group, context)
+        if inner == 1 and width > 1 and tuning().arg_rows <= n < 4 * width and _plain(group, context):
             return [_search_rows(group, context)]
         side_by_side = many and _plain(group, context)
         return [_search_side_by_side(group, context) if side_by_side else _search(group, context, n, length, None, None)]

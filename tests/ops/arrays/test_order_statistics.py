@@ -409,7 +409,8 @@ def test_running_extremes_are_gathered_only_for_a_gradient(name: str) -> None:
     step = tg.trace(lambda x: getattr(tg, name)(x, 1))
     values, indices = step(x)
     np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(np.asarray(x), np.asarray(indices), 1))
-    assert "gather" not in str(step.graph) and "take" not in str(step.graph)
+    assert "gather" not in {n.fn.family for n in step.graph}
     again = x.clone().requires_grad_()
     step(again).values[:, :4].sum().backward()
-    assert np.asarray(again.grad).sum() == 8 and set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}
+    assert np.asarray(again.grad).sum() == 8
+    assert set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}

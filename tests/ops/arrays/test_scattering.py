@@ -417,7 +417,7 @@ def test_extremes_count_equals_only_for_a_gradient(reduce: str) -> None:
     step = tg.trace(lambda base, x: base.scatter_reduce(0, index, x, reduce))
     wanted = [1, 5, 0, inf] if reduce == "amax" else [-3, 0, 0, 0]
     np.testing.assert_array_equal(np.asarray(step(tg.zeros(4), x)), wanted)
-    assert "scatter_add" not in str(step.graph)
+    assert "scatter_add" not in {n.fn.name for n in step.graph}
     again = x.clone().requires_grad_()
     step(tg.full((4,), 0.0 if reduce == "amax" else 9.0), again).sum().backward()
     np.testing.assert_array_equal(np.asarray(again.grad), [1, 0.5, 0.5, 0, 1] if reduce == "amax" else [0, 0.5, 0.5, 1, 0])
