@@ -110,10 +110,14 @@ class KernelBuilder:
         narrower = [(narrow, whole, whole + narrow)] if narrow else []
         return [(width, 0, whole), *narrower, (1, whole + narrow, size)]
 
-    def columns(self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None]) -> None:
-        """body for every column from first to last: in vectors, what is left in a narrower one, if all are done, and one by one."""
+    def columns(
+        self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None], most: int = 16
+    ) -> None:
+        """body for every column from first to last: in vectors of `most` lanes at most, what is left in a narrower one, if all are done,
+        and one by one."""
         w, ev = self.writer, self.ev
-        width = vector_width(self.group, self.context) if self.context.target.traits.vectors and self.node.dtype.kind != "b" else 1
+        vectors = self.context.target.traits.vectors and self.node.dtype.kind != "b"
+        width = min(most, vector_width(self.group, self.context)) if vectors else 1
         if size == 1:
             body(constant(0))
             return

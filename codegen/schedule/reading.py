@@ -239,11 +239,16 @@ def in_many_places(gather: Node) -> bool:
 
 
 def read_once(scatter: Node, operand: Node) -> bool:
-    """Whether a scatter on a CPU (lower/search/scatter.py) computes an operand itself: the constant it begins with, rows that take
-    little."""
+    """Whether a scatter on a CPU (lower/search/scatter.py) computes an operand itself: the constant it begins with, or adds, rows that
+    take little; and, where one owner reads each index once, the check of indices that are in memory."""
     base, index, source = scatter.operands
+    alone = base.aval.size < base.shape[0] * tuning().scatter_skip
     if operand is index:
-        return False
-    if operand is base:
-        return operand is not source and operand.fn.name == "expand" and operand.operands[0].fn.name == "const"
-    return base.aval.size >= base.shape[0] * tuning().scatter_skip and cost(strip(operand)) < tuning().costly
+        return alone and operand is not source and operand.fn.name == "in_range" and strip(operand.operands[0]).fn.family == "leaf"
+    if _is_constant(operand):
+        return operand is not source or operand is not base
+    return operand is source and operand is not base and not alone and cost(strip(operand)) < tuning().costly
+
+
+def _is_constant(node: Node) -> bool:
+    return node.fn.name == "expand" and node.operands[0].fn.name == "const"

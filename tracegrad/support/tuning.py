@@ -76,6 +76,7 @@ class Tuning(NamedTuple):
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
     arg_short: int = 32                # elements of a row up to which a CPU searches as many rows as it has lanes (of 24: 0.7 of the time)
+    arg_rows: int = 16                 # and from which on it searches them one by one, in vectors of their elements
     scan_chunk: int = 2048
     scan_chunks: int = 1024            # chunks of a row, at most, on a GPU: each work-group goes over the sums of those before its own
     select_chunk: int = 2048           # and 16 k

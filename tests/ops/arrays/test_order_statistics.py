@@ -401,3 +401,16 @@ def test_the_device_agrees(device: Any) -> None:
 def test_errors(fn: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         fn(tg.ones(3))
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes_are_gathered_only_for_a_gradient(name: str) -> None:
+    x = tg.tensor([[1.0, 3.0, 3.0, -2.0, np.nan, 5.0], [-0.0, 0.0, -0.0, -np.inf, np.inf, 0.0]])
+    step = tg.trace(lambda x: getattr(tg, name)(x, 1))
+    values, indices = step(x)
+    np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(np.asarray(x), np.asarray(indices), 1))
+    assert "gather" not in {n.fn.family for n in step.graph}
+    again = x.clone().requires_grad_()
+    step(again).values[:, :4].sum().backward()
+    assert np.asarray(again.grad).sum() == 8
+    assert set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}

@@ -408,3 +408,26 @@ def test_no_pointer_is_restrict_to_what_a_kernel_scatters_and_reads(source):
         for name in re.findall(r"__global (?!const )\w+ \*restrict (\w+)", head):
             assert not re.search(rf"= (?:\w+\()?(?:\w+, )?{name}\b", body), f"{name} is read\n{text}"
             assert len(re.findall(rf"^ *{name}\[at\d*\] =", body, re.MULTILINE)) == 0, f"{name} is scattered to\n{text}"
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_extremes_count_equals_only_for_a_gradient(reduce: str) -> None:
+    index, x = tg.tensor([0, 1, 1, 0, 3]), tg.tensor([1.0, 5.0, 5.0, -3.0, inf])
+    step = tg.trace(lambda base, x: base.scatter_reduce(0, index, x, reduce))
+    wanted = [1, 5, 0, inf] if reduce == "amax" else [-3, 0, 0, 0]
+    np.testing.assert_array_equal(np.asarray(step(tg.zeros(4), x)), wanted)
+    assert "scatter_add" not in {n.fn.name for n in step.graph}
+    again = x.clone().requires_grad_()
+    step(tg.full((4,), 0.0 if reduce == "amax" else 9.0), again).sum().backward()
+    np.testing.assert_array_equal(np.asarray(again.grad), [1, 0.5, 0.5, 0, 1] if reduce == "amax" else [0, 0.5, 0.5, 1, 0])
+
+
+def test_a_scatter_checks_its_indices_and_adds_constants_itself() -> None:
+    index = RNG.integers(0, 7, 5000)
+    step = tg.trace(lambda index: tg.zeros(7, dtype=tg.int64).index_add(0, index, tg.ones_like(index)))
+    np.testing.assert_array_equal(np.asarray(step(tg.tensor(index))), np.bincount(index, minlength=7))
+    assert str(step.kernels()).count("__kernel") == 1
+    index[4321] = 7
+    with pytest.raises(IndexError, match="index holds 7"):
+        np.asarray(step(tg.tensor(index)))

@@ -88,6 +88,8 @@ def _reduced_at(x: Node, index: Node, src: Node, reduce: str, include_self: bool
             return total
         count = hits + 1 if include_self else where(untouched, 1, hits)
         return total / cast(count, x.dtype) if dtype_kind(x.dtype) == "f" else div(total, cast(count, x.dtype), rounding_mode="floor")
+    if include_self and reduce != "prod" and not (x.needs_grad or src.needs_grad):
+        return scatter_rows(f"scatter_{reduce[1:]}", x, index, src)
     every = mv.concat([cast(iota((n,), 0), index.dtype), index], 0) if include_self else index
     values = mv.concat([x, src], 0) if include_self else src
     if reduce == "prod":
@@ -115,7 +117,7 @@ def _extremes(n: int, index: Node, values: Node, reduce: str) -> Any:
     name = f"scatter_{reduce[1:]}"
     fn: Any = REGISTRY[name]
     best = scatter_rows(name, full_like_shape((n,), fn.identity(values.dtype), values.dtype), index, detach(values))
-    if dtype_kind(values.dtype) != "f":
+    if dtype_kind(values.dtype) != "f" or not values.needs_grad:
         return best
     wins = cast(eq(values, take_rows(best, index)), values.dtype)
     zeros = full_like_shape((n,), 0, values.dtype)

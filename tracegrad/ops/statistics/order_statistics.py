@@ -49,7 +49,7 @@ def _running_extreme(name: str, x: Node, dim: int) -> Any:
     best = bind(REGISTRY[name.replace("cum", "running_")], (detach(x),), {"dim": d})
     found = eq(x, best) | ne(x, x)                              # a NaN is the latest one
     place = bind(REGISTRY["running_max"], (where(found, iota(x.shape, d), 0),), {"dim": d})
-    return ValuesIndices(gather(x, d, place), place)
+    return ValuesIndices(gather(x, d, place) if x.needs_grad else best, place)
 
 
 @public("cummax")
