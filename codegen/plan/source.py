@@ -8,7 +8,7 @@ users wrote are a program of their own (`foreign`): what they define means nothi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.ir.bfloats import bfloats
@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
+from tracegrad.codegen.plan.arguments.generic import Built, Template
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Function, Target
@@ -56,17 +57,24 @@ def above(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[
     return extensions, list(vector_access(frozenset().union(*(k.uses for k in kernels)), context.target)), functions
 
 
-def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Function, ...], tuple[str, ...]]:
-    """The kernels for drivers, users' left out, and the parts of what stands in front of them."""
+def functions(kernels: Sequence[Kernel], context: Context, known: Mapping[str, Template]) -> tuple[tuple[Function, ...], tuple[str, ...]]:
+    """The kernels for drivers, users' left out, and the parts of what stands in front of them. known: the templates of some, by name."""
+
+    def made(kernel: Kernel) -> Built:
+        groups = tuple([tuple(group) for group in above([kernel], context)])
+        function = replace(kernel.function(()), entry="")
+        text = "\n".join([*(part for group in groups for part in group), function.text("@")])
+        return replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]), groups
+
     found: list[Function] = []
     number: dict[str, int] = {}
     for kernel in kernels:
         if kernel.foreign:
             continue
-        groups = above([kernel], context)
-        function = kernel.function(tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups))
-        text = "\n".join([*(part for group in groups for part in group), function.text("@")])
-        found.append(replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]))
+        template = known.get(kernel.entry)
+        function, groups = made(kernel) if template is None else template.function(kernel, made)
+        places = tuple([tuple([number.setdefault(part, len(number)) for part in group]) for group in groups])
+        found.append(replace(function, entry=kernel.entry, above=places))
     return tuple(found), tuple(number)
 
 
