@@ -102,8 +102,8 @@ def assemble(
     block_of, blocks = assign(sizes, uses)
     table = tuple(replace(s, block=block_of.get(i)) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
-    built, parts = functions(kernels, context, known)
-    return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
+    built, parts, extensions = functions(kernels, context, known)
+    return Plan(source(kernels, context, extensions), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((Known(value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
