@@ -66,7 +66,7 @@ class _Check(Operands):
                     self.apart(buffer, forms)
 
     def block(self, block: Block, diverges: bool) -> None:
-        """All statements of a block, in order; diverges: not all items of a work-group need to be here. (Whoever asks restores the scope.)"""
+        """All statements of a block, in order; diverges: not all items of a work-group need to be here. The scope stays the block's."""
         for item in block.items:
             self.at = item
             if isinstance(item, Block):
