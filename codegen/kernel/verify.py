@@ -66,15 +66,13 @@ class _Check(Operands):
                     self.apart(buffer, forms)
 
     def block(self, block: Block, diverges: bool) -> None:
-        """All statements of a block, in order; diverges: not all items of a work-group need to be here."""
-        before, called, ranges = set(self.scope), dict(self.called), dict(self.ranges)
+        """All statements of a block, in order; diverges: not all items of a work-group need to be here. The scope stays the block's."""
         for item in block.items:
             self.at = item
             if isinstance(item, Block):
                 self.inner(item, diverges)
             else:
                 self.statement(item, diverges)
-        self.scope, self.called, self.ranges = before, called, ranges
 
     def inner(self, block: Block, diverges: bool) -> None:
         scope, called, ranges, known = set(self.scope), dict(self.called), dict(self.ranges), len(self.known)
@@ -100,12 +98,15 @@ class _Check(Operands):
         if isinstance(block, (If, Repeat)) and block.condition is not None:
             self.known += facts(block.condition)
         self.enter(block)
+        more = block.more if isinstance(block, Repeat) else None
+        own = (set(self.scope), dict(self.called), dict(self.ranges)) if more is not None else None
         self.loops += repeats
         self.block(block, apart)
         self.loops -= repeats
-        if isinstance(block, Repeat) and block.more is not None:
+        if more is not None and own is not None:             # what the block declares is not there any more
+            self.scope, self.called, self.ranges = own
             self.at = block
-            self.statement(block.more, apart)
+            self.statement(more, apart)
         self.scope, self.called, self.ranges = scope, called, ranges
         del self.known[known:]
 

@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.arguments.generic import Folder, generic
+from tracegrad.codegen.plan.arguments.generic import Folder, Template, generic
 from tracegrad.codegen.plan.arguments.parameterize import share
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.private import in_registers
@@ -91,7 +91,7 @@ def assemble(
     """The plan of `steps`, in order. templates: as `generic` has it."""
     slots = Slots(graph, context, copies)
     steps = in_registers(steps, slots.number) if config.fuse else steps
-    kernels, entries, notes = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context, templates)
+    kernels, entries, notes, known = distinct(LoweredLoop(tuple(steps), 1, Iteration()).kernels, context, templates)
     final = numbered(steps, slots, entries, {})
     if config.check:
         expect_written(steps, slots)
@@ -102,8 +102,8 @@ def assemble(
     block_of, blocks = assign(sizes, uses)
     table = tuple(replace(s, block=block_of.get(i)) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
-    built, parts = functions(kernels, context)
-    return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
+    built, parts, extensions = functions(kernels, context, known)
+    return Plan(source(kernels, context, extensions), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((Known(value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
@@ -182,10 +182,10 @@ def add_uses(step: Kernel | HostStep | LoweredLoop, slots: Slots, uses: list[lis
 
 
 def distinct(kernels: Sequence[Kernel], context: Context, templates: Folder | None
-             ) -> tuple[list[Kernel], dict[str, tuple[str, tuple[Offset, ...]]], tuple[str, ...]]:
+             ) -> tuple[list[Kernel], dict[str, tuple[str, tuple[Offset, ...]]], tuple[str, ...], dict[str, Template]]:
     """Kernels of different form; for each kernel, the entry to launch and numbers to pass: equal steps of a loop share one function.
 
-    And what is to be said of sizes that vary.
+    And of sizes that vary: what is to be said of them, and the templates of kernels, by name.
     """
     first: dict[str, Kernel] = {}
     same: dict[str, str] = {}
@@ -198,8 +198,9 @@ def distinct(kernels: Sequence[Kernel], context: Context, templates: Folder | No
     fewer, instead = share(list(first.values()))
     notes: tuple[str, ...] = ()
     sizes: dict[str, tuple[Offset, ...]] = {}
+    known: dict[str, Template] = {}
     if context.varying:
-        fewer, sizes, notes = generic(fewer, context.target, context.varying, templates)
+        fewer, sizes, notes, known = generic(fewer, context.target, context.varying, templates)
         if context.for_one_size:
             notes += (f"made for this size, since a form for all sizes is not proved for it: {', '.join(context.for_one_size)}",)
     entries = {}
@@ -207,4 +208,4 @@ def distinct(kernels: Sequence[Kernel], context: Context, templates: Folder | No
         into, offsets = instead.get(one, (one, ()))
         entries[entry] = into, (*map(Offset, offsets), *sizes.get(into, ()))
     count = Counter(entries[k.entry][0] for k in kernels)
-    return [k if k.foreign or count[k.entry] == 1 else k.launched(count[k.entry]) for k in fewer], entries, notes
+    return [k if k.foreign or count[k.entry] == 1 else k.launched(count[k.entry]) for k in fewer], entries, notes, known

@@ -54,7 +54,8 @@ def batched(steps: Sequence[Step]) -> list[Step]:
         run.clear()
 
     count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
-    joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
+    often = any(n > tuning().repeats for n in count.values())                # if not, nobody asks for the forms of those that are little
+    joins = [isinstance(s, Kernel) and is_serial(s) and not (often and count[s.form] > tuning().repeats) for s in steps]
     rows = regular([s for s, joined in zip(steps, joins, strict=True) if joined and isinstance(s, Kernel)])
     row: Hashable = None
     for step, joined in ordered(steps, joins, {name: row for name, (row, _) in rows.items()}):
@@ -84,7 +85,10 @@ def regular(kernels: Sequence[Kernel]) -> dict[str, tuple[Hashable, int]]:
     """
     alike: dict[Hashable, list[Kernel]] = {}
     without = cache(lambda form: with_offsets(form, lambda: "#"))
+    count = Counter((k.global_size, len(k.parameters)) for k in kernels)
     for kernel in kernels:
+        if count[kernel.global_size, len(kernel.parameters)] <= MOST:        # so few are as good as none, whatever they look like
+            continue
         alike.setdefault((without(kernel.form), kernel.global_size), []).append(kernel)
     found: dict[str, tuple[Hashable, int]] = {}
     for form, several in alike.items():

@@ -8,7 +8,7 @@ users wrote are a program of their own (`foreign`): what they define means nothi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.ir.bfloats import bfloats
@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
+from tracegrad.codegen.plan.arguments.generic import Built, Template
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Function, Target
@@ -28,11 +29,11 @@ _OF_LANES = {f"{kind}{width}{masked}": (kind, width, masked) for width in WIDTHS
                                   ("STORE_STRIDED", ""))}
 
 
-def source(kernels: Sequence[Kernel], context: Context) -> str:
+def source(kernels: Sequence[Kernel], context: Context, extensions: Sequence[str]) -> str:
     """The program's text: extensions, vector access, math functions, kernels."""
     body = "\n".join(k.text for k in kernels)
-    extensions, access, helpers = above(kernels, context)
-    parts = extensions
+    access, helpers = called(kernels, context)
+    parts = list(extensions)
     if access:
         parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
     if helpers and context.target.plain_math:
@@ -41,39 +42,63 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
     return (f"{text}\n\n" if text else "") + body.rstrip() + "\n"
 
 
-def above(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[str], list[str]]:
-    """What stands in front of kernels: extensions, vector access, the functions that they call with all that these call."""
+def called(kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[str]]:
+    """What kernels use: vector access, and the functions that they call with all that these call."""
     helpers = frozenset().union(*(k.helpers for k in kernels))
-    functions = mathlib.parts(helpers, context.target)
-    types = {(ctype(dtype), lanes) for k in kernels for dtype, lanes in k.types} | mathlib.types(helpers, context.target)
-    extensions = []
-    if context.target.clang_builtins and any(lanes > 1 and lanes * _SIZE[scalar] > context.target.simd_bytes for scalar, lanes in types):
-        extensions.append('#pragma clang diagnostic ignored "-Wpsabi"')      # how vectors wider than a register would be passed to others
-    if context.target.fp64 and any(scalar == "double" for scalar, _ in types):
-        extensions.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    if any(k.wide_atomics for k in kernels):
-        extensions.append("#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable")
-    return extensions, list(vector_access(frozenset().union(*(k.uses for k in kernels)), context.target)), functions
+    return (list(vector_access(frozenset().union(*(k.uses for k in kernels)), context.target)), mathlib.parts(helpers, context.target))
 
 
-def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Function, ...], tuple[str, ...]]:
-    """The kernels for drivers, users' left out, and the parts of what stands in front of them."""
+WIDE_VECTORS = '#pragma clang diagnostic ignored "-Wpsabi"'                   # how vectors wider than a register would be passed to others
+DOUBLES = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"
+ATOMICS = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
+
+
+def extensions_of(kernel: Kernel, context: Context) -> list[str]:
+    """The extensions that a kernel needs."""
+    types = {(ctype(dtype), lanes) for dtype, lanes in kernel.types} | mathlib.types(kernel.helpers, context.target)
+    wide = context.target.clang_builtins and any(lanes > 1 and lanes * _SIZE[scalar] > context.target.simd_bytes for scalar, lanes in types)
+    doubles = context.target.fp64 and any(scalar == "double" for scalar, _ in types)
+    return [text for text, needed in ((WIDE_VECTORS, wide), (DOUBLES, doubles), (ATOMICS, kernel.wide_atomics)) if needed]
+
+
+def together(extensions: Iterable[str]) -> list[str]:
+    """Each of them once, in the order in which they stand above kernels."""
+    given = frozenset(extensions)
+    return [text for text in (WIDE_VECTORS, DOUBLES, ATOMICS) if text in given]
+
+
+def functions(kernels: Sequence[Kernel], context: Context, known: Mapping[str, Template]
+              ) -> tuple[tuple[Function, ...], tuple[str, ...], list[str]]:
+    """The kernels for drivers, users' left out, the parts of what stands in front of them, and the extensions of all.
+
+    known: the templates of some, by name.
+    """
+
+    def made(kernel: Kernel) -> Built:
+        groups = tuple([tuple(group) for group in (extensions_of(kernel, context), *called([kernel], context))])
+        function = replace(kernel.function(()), entry="")
+        text = "\n".join([*(part for group in groups for part in group), function.text("@")])
+        return replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]), groups
+
     found: list[Function] = []
     number: dict[str, int] = {}
+    extensions: set[str] = set()
     for kernel in kernels:
         if kernel.foreign:
+            extensions.update(extensions_of(kernel, context))
             continue
-        groups = above([kernel], context)
-        function = kernel.function(tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups))
-        text = "\n".join([*(part for group in groups for part in group), function.text("@")])
-        found.append(replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]))
-    return tuple(found), tuple(number)
+        template = known.get(kernel.entry)
+        function, groups = made(kernel) if template is None else template.function(kernel, made)
+        extensions.update(groups[0])
+        places = tuple([tuple([number.setdefault(part, len(number)) for part in group]) for group in groups])
+        found.append(replace(function, entry=kernel.entry, above=places))
+    return tuple(found), tuple(number), together(extensions)
 
 
 def foreign(kernels: Sequence[Kernel], context: Context) -> str:
     """The program of the kernels that users wrote, "" if there are none."""
     theirs = [k for k in kernels if k.foreign]
-    return source(theirs, context) if theirs else ""
+    return source(theirs, context, together(e for k in theirs for e in extensions_of(k, context))) if theirs else ""
 
 
 # What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as

@@ -269,6 +269,24 @@ def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pyte
     assert "came often" not in step.explain()
 
 
+def test_kernels_of_one_template_share_what_drivers_get(nothing_known: None) -> None:
+    """Which is what each would have made for itself."""
+    traced, calls = tg.trace(PROGRAMS["rows"], dynamic=True), [0]
+    traced(rows(64))
+    traced(rows(96))
+    for n in (160, 33, 224):
+        traced(rows(n))
+        shared = traced.plan
+        for _, template in generic.templates.entries():
+            calls[0] += template.built is not None
+            template.built = None
+        again = tg.trace(PROGRAMS["rows"], dynamic=True)
+        again(rows(n))
+        assert (again.plan.functions, again.plan.parts) == (shared.functions, shared.parts)
+        assert [(step.entry, step.args) for step in again.plan.launches] == [(step.entry, step.args) for step in shared.launches]
+    assert calls[0]
+
+
 SCRIPT = """
 import sys, numpy as np, tracegrad as tg
 step, built = tg.trace(lambda x: (x.softmax(1) * 2).relu(), dynamic=True), set()

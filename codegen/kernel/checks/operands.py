@@ -48,6 +48,9 @@ class Operands(Races):
 
     def expression(self, x: Expression) -> None:
         """That variables are declared, elements are there, and types agree."""
+        if isinstance(x, Named):                             # as most; nothing is in it whose lanes could not fit
+            self.use(x)
+            return
         wide = x.lanes > 1
         for k, part in enumerate(x.operands):
             wide = wide or part.lanes > 1
@@ -60,12 +63,11 @@ class Operands(Races):
             self.expression(part)
             del self.known[known:]
         if not isinstance(x, Made):                          # of operands alone
-            if isinstance(x, Named):
-                self.use(x)
+            if isinstance(x, At):
+                for var in x.index.vars:
+                    self.use(var)
             elif isinstance(x, Address):
                 self.read((x.memory, x.base))
-            elif isinstance(x, At):
-                self.read((x.index,))
             elif isinstance(x, Load):
                 self.access(x.access, False)
         if wide and (wrong := x.misfit()):                   # values of one lane make one

@@ -49,10 +49,12 @@ class Proof:
     def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = ()) -> Range:
         """What x may be, given the ranges of variables, where `guards` hold."""
         low = high = x.constant
+        linear = True
         for atom, c in x.terms:
             if atom.var is not None:
                 a, b = self.ranges.get(atom.var, (atom.lo, atom.hi))
             else:
+                linear = False
                 assert atom.base is not None
                 a, b = self.interval(atom.base, guards)
                 if atom.kind == "div":
@@ -61,10 +63,12 @@ class Proof:
                     a, b = self.remainder(atom.base, atom.divisor, a, b)
             a, b = a * c, b * c
             low, high = (low + a, high + b) if a <= b else (low + b, high + a)
-        opened, alone = x.opened(), (0, 0)
-        for number, (kind, g, *rest) in enumerate(guards):
-            if not number:
-                alone = self.interval(opened)
+        if not guards:
+            self.never |= low > high
+            return low, max(low, high)
+        opened = x.opened()
+        alone = (low, max(low, high)) if linear else self.interval(opened)           # where no guard is known
+        for kind, g, *rest in guards:
             if kind != "range":
                 continue
             wanted = g.opened()

@@ -300,10 +300,12 @@ class Kernel:
     @cached_property
     def form(self) -> str:
         """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
+        if any_vary():
+            return without_numbers([self.numbered_form])[0]
         numbers: dict[str, str] = {}
         return self._whole(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
 
-    @property
+    @cached_property
     def numbered_form(self) -> str:
         """The form with numbers marked."""
         numbers: dict[str, str] = {}

@@ -151,6 +151,11 @@ def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
     return _CONSTANT.sub(replaced, text)
 
 
+def with_constants_each(texts: Iterable[str], instead: Callable[[Constant], str | None]) -> list[str]:
+    """`with_constants` of each text, one after the other."""
+    return with_constants(_BETWEEN.join(texts), instead).split(_BETWEEN)
+
+
 @memoize(4096)
 def _constant(mark: str, text: str) -> Constant:
     dtype = _DTYPES[mark]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol
@@ -24,12 +24,15 @@ import numpy as np
 from tracegrad.codegen.kernel.index.varying import LEAST
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.text.markup import Constant, marked, with_constants
+from tracegrad.codegen.kernel.text.markup import Constant, marked, with_constants, with_constants_each
+from tracegrad.config import config
+from tracegrad.errors import CompilerBug
 from tracegrad.support.cache import Cache
-from tracegrad.support.plan import Offset, Target
+from tracegrad.support.plan import Function, Offset, Target
 
 MOST = 96                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
+Built = tuple[Function, tuple[tuple[str, ...], ...]]       # a function, called "", and the texts of what stands in front of it, in groups
 
 
 class Folder(Protocol):
@@ -60,9 +63,14 @@ class Generic(Kernel):
     instead: tuple[str | None, ...] = ()
 
     @cached_property
-    def printed(self) -> list[tuple[str, str]]:
+    def numbered(self) -> list[tuple[str, str]]:
         instead = iter(self.instead)
-        return [(with_constants(text, lambda number: next(instead)), comment) for text, comment in self.of]
+        texts = with_constants_each([text for text, _ in self.of], lambda number: next(instead))
+        return [(text, comment) for text, (_, comment) in zip(texts, self.of, strict=True)]
+
+    @cached_property
+    def printed(self) -> list[tuple[str, str]]:
+        return self.numbered
 
 
 class Template:
@@ -76,6 +84,7 @@ class Template:
     def __init__(self) -> None:
         self.seen: list[tuple[Constant, ...]] = []
         self.places: list[int] = []
+        self.built: tuple[list[int], frozenset[str], Built] | None = None
 
     @classmethod
     def known(cls, name: str, folder: Folder | None) -> Template:
@@ -97,6 +106,15 @@ class Template:
         samples = [[n.value.hex() if isinstance(n.value, float) else n.value for n in numbers] for numbers in self.seen]
         last = self.seen[-1]
         folder.put(name, json.dumps([[n.dtype.str for n in last], [n.ends for n in last], *samples]).encode())
+
+    def function(self, kernel: Kernel, make: Callable[[Kernel], Built]) -> Built:
+        """What drivers get for a kernel of `kernel`, or what was made of another one: but for its name it is the same."""
+        known = self.built
+        if known is None or known[:2] != (self.places, kernel.helpers):
+            known = self.built = self.places, kernel.helpers, make(kernel)
+        elif config.check and make(kernel) != known[2]:
+            raise CompilerBug(f"generic: kernels of one template become different functions: {kernel.entry}")
+        return known[2]
 
     @property
     def count(self) -> int:
@@ -152,8 +170,8 @@ def depends(number: Constant, varying: Collection[int]) -> bool:
 
 
 def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int], folder: Folder | None
-            ) -> tuple[list[Kernel], dict[str, tuple[Offset, ...]], tuple[str, ...]]:
-    """The kernels with arguments, the arguments for each of them by name, and what is to be said of it.
+            ) -> tuple[list[Kernel], dict[str, tuple[Offset, ...]], tuple[str, ...], dict[str, Template]]:
+    """The kernels with arguments, the arguments for each of them by name, what is to be said of it, and what they are made by, by name.
 
     varying: the sizes that vary. folder: where templates are kept for later processes, if anywhere.
     """
@@ -172,8 +190,11 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int],
         made: list[Kernel] = []
         more: dict[str, tuple[Offset, ...]] = {}
         fixed: list[str] = []
+        known: dict[str, Template] = {}
         for kernel in kernels:
             template = None if kernel.foreign else templates[target, described[kernel.entry][0]]
+            if template is not None and template.count <= MOST:
+                known[kernel.entry] = template
             if template is None or not 0 < template.count <= MOST:
                 if template is None or template.count:
                     why = "it is the user's text" if template is None else f"it would take {template.count} arguments"
@@ -184,6 +205,6 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int],
             made.append(one)
     count = sum(map(len, more.values()))
     return made, more, (f"sizes vary: {len(more)} of {len(kernels)} kernels take numbers as arguments, {count} in all; the others "
-                        "have none that was seen to differ", *fixed)
+                        "have none that was seen to differ", *fixed), known
 
 
