@@ -20,6 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
+import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov
+
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import cost
 from tracegrad.graph.ir import Node
@@ -180,41 +183,14 @@ def cut(network: Sequence[int]) -> frozenset[int]:
 def sinks_side(edges: Iterable[Edge]) -> set[int]:
     """The sink's side of a least cut between SOURCE and SINK, the smallest if there are several.
 
-    Of edges between the same nodes the last counts. The networks have some ten nodes: each shortest way that is left is filled in turn
-    (Edmonds and Karp), in a sixth of the time that networkx takes.
+    Of edges between the same nodes the last counts. (Of networkx's algorithms Boykov and Kolmogorov's is the fastest on these networks.)
     """
+    network = nx.DiGraph()
+    network.add_nodes_from((SOURCE, SINK))
     found = {(a, b): capacity for a, b, capacity in edges}
     if all(a == SOURCE or b != SINK for a, b in found):
         return {SINK}                                        # nothing is between them
-    total = 1 + sum([capacity for capacity in found.values() if capacity is not None])           # more than any cut that has an end
-    left: dict[int, dict[int, int]] = {SOURCE: {}, SINK: {}}
     for (a, b), capacity in found.items():
-        left.setdefault(a, {})[b] = left.get(a, {}).get(b, 0) + (total if capacity is None else capacity)
-        left.setdefault(b, {}).setdefault(a, 0)
-    while True:
-        before = {SOURCE: SOURCE}                            # the nodes that can be reached, each from which
-        queue = [SOURCE]
-        for a in queue:
-            for b, room in left[a].items():
-                if room > 0 and b not in before:
-                    before[b] = a
-                    queue.append(b)
-            if SINK in before:
-                break
-        else:
-            break
-        way = [(before[SINK], SINK)]
-        while way[-1][0] != SOURCE:
-            way.append((before[way[-1][0]], way[-1][0]))
-        more = min(left[a][b] for a, b in way)
-        for a, b in way:
-            left[a][b] -= more
-            left[b][a] += more
-    side, todo = {SINK}, [SINK]                              # what still reaches the sink
-    while todo:
-        b = todo.pop()
-        for a in left[b]:
-            if a not in side and left[a][b] > 0:
-                side.add(a)
-                todo.append(a)
-    return side
+        network.add_edge(a, b, **({} if capacity is None else {"capacity": capacity}))        # no capacity: no limit
+    _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=boykov_kolmogorov)
+    return set(there)
