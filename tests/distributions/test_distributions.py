@@ -205,6 +205,23 @@ def test_kl_of_different_kinds():
     close(D.kl_divergence(whole, low), D.kl_divergence(whole, same).numpy(), 1e-9)
 
 
+def test_kl_of_what_the_same_transforms_make():
+    """It is that of the bases; of halves of distributions around 0, that of the wholes."""
+    one, two = (D.Normal(tg.tensor([a, 0.5]), tg.tensor([b, 1.5])) for a, b in ((0.0, 1.0), (0.4, 0.7)))
+    each = D.kl_divergence(one, two).numpy()
+    made = [[D.TransformedDistribution(base, [D.AffineTransform(tg.tensor(1.0), -2.0), D.TanhTransform(), D.ExpTransform().inv.inv])
+             for base in (one, two)], [D.LogisticNormal(base.loc, base.scale) for base in (one, two)]]
+    close(D.kl_divergence(*made[0]), each, 1e-6)
+    close(D.kl_divergence(*made[1]), each.sum(), 1e-6)
+    for p, q, a, b in ((D.InverseGamma(2.0, 3.0), D.InverseGamma(4.0, 1.0), D.Gamma(2.0, 3.0), D.Gamma(4.0, 1.0)),
+                       (D.HalfCauchy(2.0), D.HalfCauchy(3.0), D.Cauchy(0.0, 2.0), D.Cauchy(0.0, 3.0))):
+        close(D.kl_divergence(p, q), D.kl_divergence(a, b).numpy(), 1e-6)
+    for transforms, why in (([D.AffineTransform(1.0, 2.0)], "other transforms"), ([D.AbsTransform()], "transforms that have no inverse")):
+        with pytest.raises(MissingRuleError, match=why):
+            D.kl_divergence(D.TransformedDistribution(one, transforms), D.TransformedDistribution(
+                two, [D.AffineTransform(1.0, 3.0)] if why == "other transforms" else [D.AbsTransform()]))
+
+
 def test_kl_of_uniform_and_unknown():
     close(D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(-1.0, 3.0)), np.log(4), 1e-6)
     assert D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(0.5, 3.0)).item() == np.inf

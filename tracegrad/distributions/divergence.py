@@ -12,10 +12,11 @@ from typing import Any
 from tracegrad.distributions.continuous import Beta, Dirichlet, Exponential, Gamma, Uniform
 from tracegrad.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, OneHotCategorical, Poisson
 from tracegrad.distributions.distribution import Distribution, Independent
-from tracegrad.distributions.location_scale import Cauchy, Gumbel, HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal
+from tracegrad.distributions.location_scale import Cauchy, Gumbel, HalfCauchy, HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal
 from tracegrad.distributions.low_rank import LowRankMultivariateNormal
-from tracegrad.distributions.positive import Pareto
+from tracegrad.distributions.positive import InverseGamma, Pareto
 from tracegrad.distributions.relaxed import ContinuousBernoulli
+from tracegrad.distributions.transforms import Transform, TransformedDistribution
 from tracegrad.errors import ArgumentTypeError, MissingRuleError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.tensors.tensor import Tensor
@@ -59,7 +60,39 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
         for b in type(q).__mro__:
             if (a, b) in _RULES:
                 return _RULES[a, b](p, q)
-    raise MissingRuleError(f"kl_divergence: no rule for {type(p).__name__} and {type(q).__name__}; add one with register_kl")
+    raise _missing(p, q)
+
+
+def _missing(p: Distribution, q: Distribution, why: str = "") -> MissingRuleError:
+    return MissingRuleError(f"kl_divergence: no rule for {type(p).__name__} and {type(q).__name__}{why}; add one with register_kl")
+
+
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Any:
+    """That of the bases, which transforms keep that lose nothing."""
+    if not _equal(p.transforms, q.transforms) or p.event_shape != q.event_shape:
+        raise _missing(p, q, " by other transforms")
+    if not all(t.bijective for t in p.transforms):
+        raise _missing(p, q, " by transforms that have no inverse")
+    found = kl_divergence(p.base_dist, q.base_dist)
+    return found.sum(tuple(range(len(p.batch_shape), found.ndim))) if found.ndim > len(p.batch_shape) else found
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether these transforms, or what they are made of, are the same."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return bool(PUBLIC["all"](PUBLIC["eq"](a, b)))
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, Transform) and type(a) is type(b):
+        given = [{k: v for k, v in vars(t).items() if k not in _NOT_COMPARED and not callable(v)} for t in (a, b)]
+        return given[0].keys() == given[1].keys() and all(_equal(v, given[1][k]) for k, v in given[0].items())
+    return bool(a == b)
+
+
+_NOT_COMPARED = frozenset(("_cached_x_y", "_cache_size", "sign", "bijective", "domain", "codomain"))      # results, or made of the others
 
 
 @register_kl(Normal, Normal)
@@ -71,6 +104,11 @@ def _normal(p: Normal, q: Normal) -> Any:
 @register_kl(HalfNormal, HalfNormal)
 def _half_normal(p: HalfNormal, q: HalfNormal) -> Any:
     return _normal(Normal(0.0 * p.scale, p.scale, False), Normal(0.0 * q.scale, q.scale, False))
+
+
+@register_kl(HalfCauchy, HalfCauchy)
+def _half_cauchy(p: HalfCauchy, q: HalfCauchy) -> Any:
+    return _cauchy(Cauchy(0.0 * p.scale, p.scale, False), Cauchy(0.0 * q.scale, q.scale, False))
 
 
 @register_kl(LogNormal, LogNormal)
@@ -100,6 +138,11 @@ def _exponential(p: Exponential, q: Exponential) -> Any:
 def _gamma(p: Gamma, q: Gamma) -> Any:
     a, b = p.concentration, q.concentration
     return b * (p.rate / q.rate).log() + b.lgamma() - a.lgamma() + (a - b) * a.digamma() + (q.rate - p.rate) * (a / p.rate)
+
+
+@register_kl(InverseGamma, InverseGamma)
+def _inverse_gamma(p: InverseGamma, q: InverseGamma) -> Any:
+    return _gamma(Gamma(p.concentration, p.rate, False), Gamma(q.concentration, q.rate, False))
 
 
 @register_kl(Beta, Beta)

@@ -387,6 +387,8 @@ BY_DIGITS: dict[str, Any] = {  # (function, mpmath's, operands): every function 
     "modified_bessel_k0": (tg.special.modified_bessel_k0, lambda m, x: m.besselk(0, x), (u(0.1, 60, 65),)),
     "modified_bessel_k1": (tg.special.modified_bessel_k1, lambda m, x: m.besselk(1, x), (u(0.1, 60, 65),)),
     "airy_ai": (tg.special.airy_ai, lambda m, x: m.airyai(x), (u(-20, 9, 65),)),
+    "slope of airy_ai": (lambda x: tg.jvp(tg.special.airy_ai, (x,), (tg.ones_like(x),))[1],
+                         lambda m, x: m.airyai(x, derivative=1), (u(-20, 9, 65),)),
 }
 
 
@@ -431,6 +433,30 @@ def test_bessel_functions_have_derivatives_at_zero(on_numpy: Any) -> None:
     for fn, first, second in ((tg.i0, 0.0, 0.5), (tg.special.i1, 0.5, 0.0), (tg.special.i1e, 0.5, None)):
         assert tg.grad(fn)(x).item() == first
         assert second is None or tg.grad(tg.grad(fn))(x).item() == second
+
+
+def test_derivatives_of_bessel_functions_keep_their_digits_next_to_zero(on_numpy: Any) -> None:
+    """To third order: J1(x) / x and I1(x) / x differentiated as quotients subtract what is nearly equal there."""
+    points = np.array([-0.9, -1e-5, 1e-12, 1e-9, 1e-4, 0.03, 0.99, 1.01])
+    x = tg.tensor(points)
+
+    def third(fn: Any) -> Any:
+        return tg.vmap(tg.grad(tg.grad(tg.grad(fn))))(x).numpy()
+
+    i, j = ([fn(order, points) for order in range(5)] for fn in (special.iv, special.jv))
+    for fn, exact in ((tg.special.i1, i[4] + 4 * i[2] + 3 * i[0]), (tg.special.bessel_j1, 4 * j[2] - 3 * j[0] - j[4]),
+                      (tg.i0, 2 * i[3] + 6 * i[1]), (tg.special.bessel_j0, 6 * j[1] - 2 * j[3])):
+        np.testing.assert_allclose(third(fn), exact / 8, 1e-12)
+
+
+def test_airy_has_derivatives(on_numpy: Any) -> None:
+    """Its gradient was zeros, without a word."""
+    points = np.linspace(-30.0, 30.0, 241)
+    ai, slope, *_ = special.airy(points)
+    x = tg.tensor(points)
+    values = [tg.vmap(tg.grad(tg.special.airy_ai))(x), tg.vmap(tg.grad(tg.grad(tg.special.airy_ai)))(x)]
+    for found, exact in zip(values, (slope, points * ai), strict=True):
+        np.testing.assert_allclose(found.numpy(), exact, rtol=1e-12, atol=1e-12)
 
 
 def test_xlogy_at_zero_passes_the_gradient(on_numpy: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import log, pi
 from math import sqrt as root
 
-from tracegrad.ops.arrays.pointwise import eq
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, chebyshev, next_to_zero
 from tracegrad.ops.special.exports import operation
@@ -112,11 +112,43 @@ _AI_Q = (
     -1.921018818902054e-18, 4.524779482719087e-19,
 )
 
+_AIP_MIDDLE = (
+    -0.06315261022202251, 0.010975768121874042, -0.12331739621063224, 0.019184919622836468, 0.34812588810423833, -0.3297816095825718,
+    0.025276662337564874, 0.11353828253105538, -0.06159513935476579, -0.0003444635385967881, 0.012132127386412247, -0.004325546119394491,
+    -0.00027838019577015844, 0.0006324383187213026, -0.00015868797357569724, -1.822357513869254e-05, 1.9386590544092414e-05,
+    -3.5449349675704738e-06, -5.861346184917914e-07, 3.898861359218234e-07, -5.262866804893778e-08, -1.1733137455535698e-08,
+    5.527952081388177e-09, -5.473165808334866e-10, -1.6262413112168498e-10, 5.8134243958189e-11, -4.097516896480096e-12,
+    -1.6632604696645108e-12, 4.70873267781928e-13, -2.2038849298514583e-14, -1.3108540378310244e-14, 3.0239315783189547e-15,
+    -7.959372354180097e-17, -8.218013060590118e-17, 1.5754040538973156e-17,
+)
+_AIP_LARGE = (
+    1.0223917438953567, 0.021419543172417697, -0.0008929320864098833, 7.04386560665416e-05, -7.629019563020457e-06, 1.0124594126717678e-06,
+    -1.5547836430438127e-07, 2.670534777173515e-08, -5.017799973983537e-09, 1.015476324864757e-09, -2.1883687800953883e-10,
+    4.97854884096185e-11, -1.1876037266305446e-11, 2.9543896474165515e-12, -7.630714992633907e-13, 2.038758045182824e-13,
+    -5.617262461082948e-14, 1.5918346754340464e-14, -4.629150125159948e-15, 1.3787341769318453e-15, -4.198446246812051e-16,
+    1.3051699130322144e-16, -4.1364905599761646e-17, 1.3349430157944717e-17, -4.3821989068953736e-18, 1.461838123264722e-18,
+)
+_AIP_P = (
+    1.0003878405275435, 0.0003855407600036015, -2.2569547701994824e-06, 4.13018222466532e-08, -1.42946827628554e-09, 7.551623154582091e-11,
+    -5.412684015866087e-12, 4.893117688966832e-13, -5.313644450068392e-14, 6.697975952039033e-15, -9.557415795023906e-16,
+    1.5147815527564406e-16, -2.627782827949282e-17, 4.931767229919422e-18, -9.919951452991944e-19,
+)
+_AIP_Q = (
+    -0.09685373558055735, 0.00036413719505663344, -4.231539204935565e-06, 1.1255552405699963e-07, -5.0045376884264e-09,
+    3.179700644428914e-10, -2.632362416231985e-11, 2.675352198626147e-12, -3.204480010858941e-13, 4.392920315480073e-14,
+    -6.743950494446888e-15, 1.1402812450546277e-15, -2.0959757741233326e-16, 4.1449196379079236e-17, -8.744355071414311e-18,
+    1.9543012716058454e-18,
+)
 
-def _safe(x):
-    """x without its zeros, and where they are."""
-    zero = eq(x, 0.0)
-    return where(zero, 1.0, x), zero
+
+def order_one_over(x, y, sign, factor=1.0):
+    """y / x, where y is factor J1(x) (sign -1) or factor I1(x) (sign 1): near 0 by the series, whose derivatives cancel nothing there."""
+    small = (x < 1.0) & (x > -1.0)
+    square, term, total = where(small, x * x, 0.0), 0.5, 0.5
+    for k in range(1, 9):
+        term = term * square * (0.25 * sign / (k * (k + 1)))
+        total = total + term
+    return where(small, total * factor, y / where(small, 1.0, x))
 
 
 def _log(m, x):
@@ -161,9 +193,7 @@ class BesselJ1(Formula):
         far = _wave(m, 1, m.where(size > 8.0, size, 9.0), False)
         return m.where(x == x, m.where(size <= 8.0, near, m.where(x < 0.0, -far, far)), NAN)
 
-    def vjp(self, ct, y, x):
-        z, zero = _safe(x)
-        return (ct * (bessel_j0(x) - where(zero, 0.5, y / z)),)
+    def vjp(self, ct, y, x): return (ct * (bessel_j0(x) - order_one_over(x, y, -1.0)),)
 
 
 def _second(m, order, x, near):
@@ -261,26 +291,38 @@ def _zeta(x):
     return 2.0 / 3.0 * x ** 1.5
 
 
+def _airy(m, x, middle, large, even, odd, derivative):
+    """Ai or its derivative, by series on [-5, 2], of what decays beyond 2, and of the two parts of the wave below -5."""
+    middle = chebyshev(m, middle, m.where((x >= -5.0) & (x <= 2.0), (x * 2.0 + 3.0) / 7.0, 0.0), True)
+    right = m.where(x > 2.0, x, 3.0)
+    z, size = right * m.sqrt(right) * (2.0 / 3.0), m.sqrt(m.sqrt(right))
+    above = chebyshev(m, large, 2.0 * _zeta(2.0) / z - 1.0) * m.exp(-z)
+    above = above * size * (-0.5 / root(pi)) if derivative else above / (size * (2.0 * root(pi)))
+    above = m.where(x > 200.0, 0.0, above)
+    left = m.where((x < -5.0) & (x >= -1e6), -x, 6.0)
+    z = left * m.sqrt(left) * (2.0 / 3.0) if m.double else m.sqrt(left * left * left * (4.0 / 9.0))      # which rounds less
+    t, size = 2.0 * _zeta(5.0) ** 2 / (z * z) - 1.0, m.sqrt(m.sqrt(left))
+    s, c = m.sin(z), m.cos(z)
+    even, odd = chebyshev(m, even, t, True), chebyshev(m, odd, t, True) / z
+    if derivative:
+        below = (even * (s - c) - odd * (s + c)) * size * (1.0 / root(2.0 * pi))
+    else:
+        below = (even * (s + c) - odd * (c - s)) / (size * root(2.0 * pi))
+    return m.where(x >= -1e6, m.where(x > 2.0, above, m.where(x < -5.0, below, middle)), NAN)
+
+
 class AiryAi(Formula):
-    """Airy's function Ai. NaN below -1e6, where the phase of its wave is lost (in float32 its digits go one by one before).
+    """Airy's function Ai. NaN below -1e6, where the phase of its wave is lost (in float32 its digits go one by one before)."""
+    name = "airy_ai"
+    def formula(self, m, x): return _airy(m, x, _AI_MIDDLE, _AI_LARGE, _AI_P, _AI_Q, False)
+    def vjp(self, ct, y, x): return (ct * REGISTRY["airy_ai_slope"](x),)
 
-    It has no derivative here, as in torch.
-    """
-    name, differentiable = "airy_ai", False
 
-    def formula(self, m, x):
-        middle = chebyshev(m, _AI_MIDDLE, m.where((x >= -5.0) & (x <= 2.0), (x * 2.0 + 3.0) / 7.0, 0.0), True)
-        right = m.where(x > 2.0, x, 3.0)
-        z = right * m.sqrt(right) * (2.0 / 3.0)
-        above = chebyshev(m, _AI_LARGE, 2.0 * _zeta(2.0) / z - 1.0) * m.exp(-z) / (m.sqrt(m.sqrt(right)) * (2.0 * root(pi)))
-        above = m.where(x > 200.0, 0.0, above)
-        left = m.where((x < -5.0) & (x >= -1e6), -x, 6.0)
-        z = left * m.sqrt(left) * (2.0 / 3.0) if m.double else m.sqrt(left * left * left * (4.0 / 9.0))      # which rounds less
-        t = 2.0 * _zeta(5.0) ** 2 / (z * z) - 1.0
-        s, c = m.sin(z), m.cos(z)
-        wave = chebyshev(m, _AI_P, t, True) * (s + c) - chebyshev(m, _AI_Q, t, True) / z * (c - s)
-        below = wave / (m.sqrt(m.sqrt(left)) * root(2.0 * pi))
-        return m.where(x >= -1e6, m.where(x > 2.0, above, m.where(x < -5.0, below, middle)), NAN)
+class AiryAiSlope(Formula):
+    """The derivative of Airy's function Ai, whose own is x Ai(x)."""
+    name = "airy_ai_slope"
+    def formula(self, m, x): return _airy(m, x, _AIP_MIDDLE, _AIP_LARGE, _AIP_P, _AIP_Q, True)
+    def vjp(self, ct, y, x): return (ct * (airy_ai(x) * x),)
 
 
 bessel_j0, bessel_j1, bessel_y0, bessel_y1, airy_ai = (

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.ops.arrays.pointwise import eq, sign, where
+from tracegrad.ops.arrays.pointwise import exp, sign
 from tracegrad.ops.primitives.formula import NAN, Formula, chebyshev
+from tracegrad.ops.special.bessel import order_one_over
 from tracegrad.ops.special.exports import operation
 
 # Chebyshev coefficients, computed with 40 digits
@@ -79,8 +80,8 @@ class I1e(Formula):
         return m.where(x == x, value, NAN)
 
     def vjp(self, ct, y, x):
-        zero = eq(x, 0.0)
-        return (ct * (i0e(x) - y * sign(x) - where(zero, 0.5, y / where(zero, 1.0, x))),)
+        decay = exp(-x * sign(x))
+        return (ct * (i0e(x) - y * sign(x) - order_one_over(x, y, 1.0, decay)),)
 
 
 class I0(I0e):
@@ -102,9 +103,9 @@ class I1(I1e):
         half = m.exp(0.5 * m.fabs(x))
         return super().formula(m, x) * half * half
 
-    def vjp(self, ct, y, x):
-        zero = eq(x, 0.0)
-        return (ct * (i0(x) - where(zero, 0.5, y / where(zero, 1.0, x))),)
+    def vjp(self, ct, y, x): return (ct * (i0(x) - order_one_over(x, y, 1.0)),)
+
+
 i0 = operation("i0", "i0", special=("i0", "modified_bessel_i0"))
 i1, i0e = operation("i1", special=("i1", "modified_bessel_i1")), operation("i0e", special=("i0e",))
 i1e = operation("i1e", special=("i1e",))
