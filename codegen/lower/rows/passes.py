@@ -167,7 +167,7 @@ class RowProgram:
 
     def kept_value(self, node: Node, flat: Index) -> Expression | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
+        if node not in self.kept or self.kept[node] >= self.number or self.at is None or flat - self.at != 0:
             return None
         return self.writer.declare(self.writer.base(node), Load(self.place_of(node, flat), node.dtype, self.ev.width))
 
