@@ -78,7 +78,7 @@ class Module(Hooked, TorchMethods, Named):
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
         if isinstance(value, Parameter):
             self._forget(name, self._parameters)
-            self._parameters[name] = value
+            self.register_parameter(name, value)            # programs replace it, to make parameters without values
         elif isinstance(value, Module):
             self._forget(name, self._modules)
             self._modules[name] = value

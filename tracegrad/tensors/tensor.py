@@ -241,7 +241,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if not self._device.has_values:
             raise DeviceError(f"to: a tensor on 'meta' ({self.dtype}{list(self.shape)}) has no values to move; use "
                               "model.to_empty(device=...), and load them")
-        if not target.has_values and not self._node().needs_grad:
+        if not target.has_values and not (state.grad and self._node().needs_grad):
             return PUBLIC["empty"](self.shape, dtype=self.dtype, device=target)  # type: ignore[no-any-return]
         recorded = next((scope.call for scope in state.scopes if isinstance(scope, Recorded)), "")
         if recorded:

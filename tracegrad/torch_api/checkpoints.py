@@ -36,7 +36,7 @@ _STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "
 _DTYPES = {storage: dtype for dtype, storage in _STORAGES.items()}
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"}
 _PLAIN = {("collections", "OrderedDict"), ("collections", "Counter"), ("torch", "Size"), ("builtins", "set"), ("builtins", "complex"),
-          ("builtins", "bytearray"), ("_codecs", "encode")}
+          ("builtins", "bytearray"), ("_codecs", "encode"), ("torch", "device")}
 
 
 class _Storage:

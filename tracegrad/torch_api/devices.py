@@ -68,3 +68,15 @@ class device(metaclass=_Type):
 
     type: "cpu", or "cuda", "mps", "xpu" and "opencl" for the device that `install` or `--device` names; else as in `tg.device`.
     """
+
+    __module__ = "torch"                                        # as what torch saves calls it
+
+
+def _reduced(self: Any) -> Any:
+    return device, (self.type,)
+
+
+def install() -> None:
+    """From now on devices can be pickled, as torch's: by the kind, which is found anew."""
+    for cls in (Device, HostDevice, Elsewhere):
+        cls.__reduce__ = _reduced  # type: ignore[method-assign]

@@ -108,6 +108,7 @@ def install(device: str | None = None) -> None:
     for layer in (Module, FunctionModule):                  # programs evaluate annotations among their own names: here they are values
         layer.__annotations__ = get_type_hints(layer)
     dtypes.install()
+    devices.install()
     random_numbers.install()
     tensor_methods.install()
     overrides.install()

@@ -90,7 +90,6 @@ ABSENT = {
     "torch._tensor_str": "PRINT_OPTS _tensor_str",
     "torch.autograd.profiler": "emit_nvtx emit_itt",
     "torch.nested": "as_nested_tensor masked_select narrow nested_tensor nested_tensor_from_jagged to_padded_tensor",
-    "torch.utils.flop_counter": "FlopCounterMode",
     "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "Process Pool spawn start_processes",
     "torch.nn": "CrossMapLRN2d",

@@ -77,6 +77,13 @@ def _layer(kind: str, rows: tuple[Tensor, ...], state: State, weight: Tensor, bi
     return outs, tuple(last)
 
 
+def _dropout_of_packed(x: Tensor, packed: PackedSequence, p: float) -> Tensor:
+    """Dropout of a padded (L, N, in) whose elements are those of `packed`."""
+    lengths = packed.lengths()
+    elements = pack_padded_sequence(x, lengths, enforce_sorted=packed.sorted_indices is None)
+    return pad_packed_sequence(elements._replace(data=F.dropout(elements.data, p)))[0]
+
+
 # ------------------------------------------------------------------------------------------------------------------- layers
 
 
@@ -185,7 +192,7 @@ class _Recurrent(Module):
         x, _ = pad_packed_sequence(packed)
         lengths = packed.lengths()
         going = PUBLIC["tensor"]([[[t < length] for length in lengths] for t in range(x.shape[0])], device=x.device)       # (L, N, 1)
-        y, last = self._layers(x, self._initial(x, hx), going)
+        y, last = self._layers(x, self._initial(x, hx), going, packed)
         return pack_padded_sequence(y, lengths, enforce_sorted=packed.sorted_indices is None), last
 
     def _initial(self, x: Tensor, hx: State | None) -> State:
@@ -200,12 +207,15 @@ class _Recurrent(Module):
                 raise DTypeError(f"{name}: input is {x.dtype} and {what} {given.dtype}; cast one of them")
         return tuple(hx)
 
-    def _layers(self, x: Tensor, initial: State, going: Tensor | None) -> tuple[Tensor, State]:
-        """All layers over (L, N, in); the outputs (L, N, out) and the last states (layers * directions, N, size)."""
+    def _layers(self, x: Tensor, initial: State, going: Tensor | None, packed: PackedSequence | None = None) -> tuple[Tensor, State]:
+        """All layers over (L, N, in); the outputs (L, N, out) and the last states (layers * directions, N, size).
+
+        packed: what x was padded of. Dropout draws for its elements alone, in their order.
+        """
         last: list[State] = []
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
-                x = F.dropout(x, self.dropout)
+                x = F.dropout(x, self.dropout) if packed is None else _dropout_of_packed(x, packed, self.dropout)
             outs = []
             for end in self._ends(layer):
                 out, state = self._direction(x, tuple(s[len(last)] for s in initial), end, going)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.ops.arrays.joining import stack
+from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import float64
 from tracegrad.tensors.creation.from_data import as_tensor, tensor
 from tracegrad.tensors.tensor import Tensor
+
+default_collate_fn_map: dict[Any, Callable[..., Any]] = listed("functions that collate", {})    # that programs add, by the class of samples
 
 
 def default_convert(data: Any) -> Any:
@@ -32,6 +35,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
             [4., 5.]], device='cpu'), Tensor([3, 6], device='cpu')]
     """
     first = batch[0]
+    if default_collate_fn_map and (own := _added(first)):
+        return own(batch, collate_fn_map=default_collate_fn_map)
     if isinstance(first, Tensor):
         return stack(list(batch), 0)
     if isinstance(first, (np.ndarray, np.generic)) and first.dtype.kind not in "OSU":
@@ -51,6 +56,12 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return type(first)(*parts) if hasattr(first, "_fields") else parts if isinstance(first, tuple) else _like(first, parts)
     raise ArgumentTypeError("default_collate: samples are made of tensors, numpy arrays, numbers, strings, dicts and lists, not "
                             f"{type(first).__name__}; give a collate_fn")
+
+
+def _added(first: Any) -> Callable[..., Any] | None:
+    """The function that a program has added for such samples, their own class first."""
+    classes = default_collate_fn_map
+    return classes.get(type(first)) or next((fn for cls, fn in classes.items() if isinstance(first, cls)), None)
 
 
 def _inside(data: Any, convert: Any) -> Any:

@@ -1,0 +1,92 @@
+"""What packages for torch ask for: how modules take parameters, devices in files, collate functions, masks, counters. Beside torch."""
+
+from __future__ import annotations
+
+from tests.torch_api.both import beside_torch
+
+
+def test_replaced_register_parameter_is_called_by_assignment():
+    beside_torch("""
+from torch import nn
+own = nn.Module.register_parameter
+def without_values(module, name, param):
+    own(module, name, param)
+    if param is not None:
+        module._parameters[name] = type(param)(module._parameters[name].to("meta"), requires_grad=param.requires_grad)
+torch.manual_seed(0)
+nn.Module.register_parameter = without_values
+model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+nn.Module.register_parameter = own
+say("devices", lambda: [str(p.device) for p in model.parameters()])
+say("nothing was drawn", lambda: torch.rand(2))
+with torch.no_grad():
+    weight = nn.Parameter(torch.ones(2))
+    say("to meta", lambda: [str(weight.to("meta").device), weight.to("meta").shape])
+""")
+
+
+def test_devices_in_files(tmp_path):
+    beside_torch(f"""
+import copy, pickle
+FILE = {str(tmp_path / "file.pt")!r}
+def through_file():
+    torch.save(dict(device=torch.device("cpu"), x=torch.ones(2)), FILE)
+    found = torch.load(FILE, weights_only=False)
+    return [str(found["device"]), found["x"]]
+say("file", through_file)
+say("pickle", lambda: [str(pickle.loads(pickle.dumps(torch.device(name)))) for name in ("cpu", "meta", "cuda")])
+say("same", lambda: pickle.loads(pickle.dumps(torch.device("cpu"))) == torch.device("cpu"))
+say("copy", lambda: str(copy.deepcopy(torch.device("cuda"))))
+""")
+
+
+def test_dropout_of_packed_sequences():
+    beside_torch("""
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+torch.manual_seed(0)
+for kind in (nn.LSTM, nn.GRU, nn.RNN):
+    for lengths in ((5, 3, 2), (2, 5, 3)):
+        layers = kind(4, 6, 2, bidirectional=True, dropout=0.5)
+        packed = pack_sequence([torch.randn(n, 4) for n in lengths], enforce_sorted=False)
+        say(f"{kind.__name__} {lengths}", lambda: pad_packed_sequence(layers(packed)[0]))
+say("next", lambda: torch.rand(2))
+""", tolerance=1e-5)
+
+
+def test_collate_functions_of_own_classes():
+    beside_torch("""
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+class Box:
+    def __init__(self, x):
+        self.x = x
+default_collate_fn_map.update({Box: lambda batch, *, collate_fn_map=None: [b.x for b in batch]})
+say("boxes", lambda: default_collate([(Box(1), 2.0), (Box(3), 4.0)]))
+say("loader", lambda: [batch for batch in DataLoader([Box(k) for k in range(4)], batch_size=2)])
+""")
+
+
+def test_causal_biases():
+    beside_torch("""
+from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
+from torch.nn.functional import scaled_dot_product_attention as attention
+torch.manual_seed(0)
+q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)
+for make in (causal_upper_left, causal_lower_right):
+    bias = make(3, 5)
+    say(make.__name__, lambda: [attention(q, k, v, attn_mask=bias), isinstance(bias, CausalBias), bias.seq_len_q, bias.seq_len_kv,
+                                str(bias.variant)])
+""", tolerance=1e-6)
+
+
+def test_settings_and_counters():
+    beside_torch("""
+from torch.utils.flop_counter import FlopCounterMode
+counter = FlopCounterMode(display=False)
+say("counted", lambda: [counter.get_total_flops(), counter.get_flop_counts()])
+settings = torch.__future__
+say("first", lambda: [settings.get_swap_module_params_on_conversion(), settings.get_overwrite_module_params_on_conversion()])
+settings.set_swap_module_params_on_conversion(True)
+say("set", lambda: settings.get_swap_module_params_on_conversion())
+""")
