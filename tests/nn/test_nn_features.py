@@ -491,3 +491,21 @@ def test_a_traced_function_sees_attributes_change():
     assert (reached()[0].item(), given(layer.bias)[0].item()) == (1.0, 1.0)
     layer.bias.scale.mul_(5.0)
     assert (reached()[0].item(), given(layer.bias)[0].item()) == (5.0, 5.0)
+
+
+def test_a_users_loss_has_its_own_arguments_by_position():
+    class Overlap(nn.modules.loss._Loss):
+        def __init__(self, mode, ignore_index=None, eps=1e-7):
+            super().__init__()
+            self.mode, self.ignore_index, self.eps = mode, ignore_index, eps
+
+    class Weighted(nn.MSELoss):
+        def __init__(self, reduction=None, weight=2.0):
+            super().__init__()
+            self.chosen, self.weight = reduction, weight
+
+    loss, other = Overlap("binary", None, 0.5), Weighted(None, 3.0)
+    assert (loss.mode, loss.ignore_index, loss.eps, loss.reduction) == ("binary", None, 0.5, "mean")
+    assert (other.chosen, other.weight, other.reduction) == (None, 3.0, "mean")
+    with pytest.warns(UserWarning, match="size_average"):
+        assert nn.MSELoss(False).reduction == "sum"            # torch's older arguments, of its own losses

@@ -57,12 +57,13 @@ say("next", lambda: torch.rand(2))
 def test_collate_functions_of_own_classes():
     beside_torch("""
 from torch.utils.data import DataLoader, default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 class Box:
     def __init__(self, x):
         self.x = x
 default_collate_fn_map.update({Box: lambda batch, *, collate_fn_map=None: [b.x for b in batch]})
 say("boxes", lambda: default_collate([(Box(1), 2.0), (Box(3), 4.0)]))
+say("tensors", lambda: collate_tensor_fn([torch.ones(2), torch.zeros(2)], collate_fn_map={}))
 say("loader", lambda: [batch for batch in DataLoader([Box(k) for k in range(4)], batch_size=2)])
 """)
 
@@ -90,3 +91,27 @@ say("first", lambda: [settings.get_swap_module_params_on_conversion(), settings.
 settings.set_swap_module_params_on_conversion(True)
 say("set", lambda: settings.get_swap_module_params_on_conversion())
 """)
+
+
+def test_dropout_draws_in_the_order_of_memory():
+    """Of permuted views, and of what an attention gives, which torch has as (L, N, E) whatever comes first."""
+    beside_torch("""
+import torch.nn.functional as F
+drops = (lambda x: F.dropout(x, 0.4), lambda x: F.alpha_dropout(x, 0.4, True), lambda x: F.dropout(x, 0.4, True, True),
+         lambda x: F.feature_alpha_dropout(x, 0.4, True), lambda x: F.dropout1d(x, 0.4))
+views = (lambda x: x.transpose(0, 2), lambda x: x.permute(2, 0, 1), lambda x: x[:, ::2].transpose(0, 1), lambda x: x.mT,
+         lambda x: x[1:].transpose(1, 2), lambda x: x.transpose(0, 1).contiguous(), lambda x: x)
+for k, drop in enumerate(drops):
+    for n, view in enumerate(views):
+        torch.manual_seed(3)
+        say(f"dropped {k} {n}", lambda: drop(view(torch.arange(60.0).reshape(3, 4, 5) + 1)))
+for first in (True, False):
+    for weights in (True, False):
+        torch.manual_seed(0)
+        x = torch.randn(3, 5, 8)
+        attention = torch.nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=first)
+        layer = torch.nn.TransformerDecoderLayer(8, 2, 16, dropout=0.3, batch_first=first)
+        say(f"attention {first} {weights}", lambda: F.dropout(attention(x, x, x, need_weights=weights)[0], 0.3))
+        say(f"layer {first} {weights}", lambda: layer(x, x))
+say("next", lambda: torch.rand(2))
+""", tolerance=1e-4)

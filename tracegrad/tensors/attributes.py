@@ -244,6 +244,7 @@ for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_de
             __array_namespace__):
     setattr(Tensor, _fn.__name__, _fn)
 Tensor.is_cpu = property(lambda self: getattr(self.device, "type", "cpu") == "cpu")  # type: ignore[attr-defined]
+Tensor._memory_order = memory_order  # type: ignore[attr-defined]
 Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
 for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", "quantized", "sparse", "sparse_csr", "vulkan", "xla",
               "xpu"):

@@ -16,7 +16,7 @@ class _Loss(FunctionModule):
     shown = ()
 
     def __init_subclass__(cls) -> None:
-        if "__init__" in vars(cls):
+        if "__init__" in vars(cls) and cls.__module__ == __name__:               # of a user's loss arguments are its own
             cls.__init__ = with_older_reduction(cls.__init__)  # type: ignore[method-assign]
         super().__init_subclass__()
 

@@ -15,7 +15,6 @@ from tracegrad.nn.modules.attention import MultiheadAttention
 from tracegrad.nn.modules.dropout import Dropout
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.modules.normalization import LayerNorm
-from tracegrad.support import random_state
 from tracegrad.tensors.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -51,15 +50,10 @@ class _Layer(Module):
         norm = getattr(self, f"norm{k}")
         return x + part(norm(x)) if self.norm_first else norm(x + part(x))  # type: ignore[no-any-return]
 
-    def _dropped(self, dropout: Module, x: Tensor) -> Tensor:
-        """What is left of an attention's result. torch has it in memory as (L, N, E), and draws in that order."""
-        turned = self.self_attn.batch_first and x.ndim == 3 and random_state.is_torchs()
-        return dropout(x.transpose(0, 1)).transpose(0, 1) if turned else dropout(x)  # type: ignore[no-any-return]
-
     # The parts, under torch's names: packages override them, and call them.
 
     def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False) -> Tensor:
-        return self._dropped(self.dropout1, self.self_attn(
+        return self.dropout1(self.self_attn(  # type: ignore[no-any-return]
             x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal)[0])
 
     def _ff_block(self, x: Tensor) -> Tensor:
@@ -116,7 +110,7 @@ class TransformerDecoderLayer(_Layer):
 
     def _mha_block(self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None,
                    is_causal: bool = False) -> Tensor:
-        return self._dropped(self.dropout2, self.multihead_attn(
+        return self.dropout2(self.multihead_attn(  # type: ignore[no-any-return]
             x, mem, mem, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal)[0])
 
 

@@ -56,11 +56,16 @@ def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
     return cast(named((unit + extra if above_zero else unit) * 2.0**-bits, "uniform"), dtype)
 
 
-def kept(shape: tuple[int, ...], p: float, device: Any) -> Any:
-    """Which elements a dropout of probability p keeps: a tensor of bools."""
+def kept(shape: tuple[int, ...], p: float, device: Any, like: Any = None) -> Any:
+    """Which elements a dropout of probability p keeps: a tensor of bools.
+
+    like: what elements are dropped of. torch draws for these as they lie in memory, which of a transposed view is another order.
+    """
     host = random_state.torchs(prod(shape))
     if host is not None:
-        return PUBLIC["asarray"](host.bernoulli(shape, 1.0 - p), device=device, copy=False)
+        order = like._memory_order() if hasattr(like, "_memory_order") else None
+        drawn = host.bernoulli(shape if order is None else tuple([shape[d] for d in order]), 1.0 - p)
+        return PUBLIC["asarray"](drawn if order is None else drawn.transpose(np.argsort(order)), device=device, copy=order is not None)
     keep = PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
     node = getattr(keep, "_n", None)
     if type(node) is Node:                                   # (of another kind, where nothing is recorded)

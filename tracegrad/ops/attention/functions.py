@@ -19,7 +19,7 @@ from tracegrad.ops.neural.dropout import dropout
 from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
-from tracegrad.support import dtypes
+from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 
@@ -187,6 +187,8 @@ def multi_head_attention_forward(
         seen = seen.mean(1) if average_attn_weights else seen
     else:
         heads = scaled_dot_product_attention(q, k, v, mask, p)
+    if random_state.is_torchs() and not single:             # as torch's lies in memory: a dropout of it draws in that order
+        return linear(heads.permute(2, 0, 1, 3).reshape(length, n, embed), out_proj_weight, out_proj_bias), seen
     out = linear(heads.transpose(1, 2).reshape(n, length, embed), out_proj_weight, out_proj_bias)
     if single:
         return out.squeeze(0), None if seen is None else seen.squeeze(0)

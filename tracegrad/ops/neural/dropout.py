@@ -28,7 +28,7 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
     if p == 1.0:
         out = input * 0.0
     else:
-        out = select(kept(input.shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
+        out = select(kept(input.shape, p, input.device, input), input * (1.0 / (1.0 - p)), 0.0)
     return input.copy_(out) if inplace else out
 
 
@@ -85,7 +85,8 @@ def _alpha_dropped(name: str, input: Array, p: float, training: bool, inplace: b
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     scale = ((1.0 - p) * (1.0 + p * _ALPHA * _ALPHA)) ** -0.5
-    out = select(_kept(input, p, shape), input, _ALPHA) * scale - scale * p * _ALPHA
+    keep = kept(shape, p, input.device, input if shape == input.shape else None)
+    out = select(keep, input, _ALPHA) * scale - scale * p * _ALPHA
     return into(input, out, inplace)
 
 
