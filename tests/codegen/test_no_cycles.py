@@ -17,7 +17,7 @@ from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
 from tracegrad.graph.ir import Graph
 from tracegrad.ops.arrays.shaping.reordering import roll
-from tracegrad.support.modes import uncollected, without_collection
+from tracegrad.support.modes import uncollected
 
 PARTS = Writer, Evaluator, Var, Atom, Index, Expression, Block, Statement
 
@@ -44,22 +44,3 @@ def test_what_a_plan_was_made_of_goes(target, varying, monkeypatch):
             gc.set_debug(0)
             gc.garbage.clear()
     assert found == []
-
-
-def test_what_is_made_without_collection_is_not_searched_at_its_end():
-    """The graph and the plan of a call stay: to look through them took a thirtieth of what a convnet's new batch size takes."""
-
-    @without_collection
-    def made():
-        return [[] for _ in range(10_000)]
-
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()                                            # what the tests have frozen
-    try:
-        found = made()
-        young = {id(x) for generation in (0, 1) for x in gc.get_objects(generation)}
-    finally:
-        if frozen:
-            gc.freeze()
-    assert gc.isenabled()
-    assert not any(id(x) in young for x in found)

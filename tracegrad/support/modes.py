@@ -242,7 +242,7 @@ def without_collection(fn: Callable[_P, _T]) -> Callable[_P, _T]:
     """A decorator: fn runs `uncollected`. (As contextlib's own decorator, but its frame is ours where errors look for the user's line.)"""
     @functools.wraps(fn)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with uncollected(lasting=True):
+        with uncollected():
             return fn(*args, **kwargs)
 
     return run
