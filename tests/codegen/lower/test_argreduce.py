@@ -10,6 +10,7 @@ import numpy as np
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
+from tracegrad.execute.devices import find_device
 from tracegrad.support.tuning import Tuning
 
 CPUS = {name: TARGETS[name] for name in ("avx512", "sse, 16 cores")}
@@ -82,7 +83,8 @@ def test_rows_of_a_few_vectors_are_searched_one_by_one(n: int, dtype: str) -> No
     step = tg.trace(lambda x: (x.argmax(1), x.argmin(1)))
     for found, wanted in zip(step(tg.tensor(x)), (x.argmax(1), x.argmin(1)), strict=True):
         np.testing.assert_array_equal(np.asarray(found), wanted)
-    assert "if (" not in str(step.kernels())
+    if n < 4 * (find_device(None).target.simd_bytes // x.itemsize):             # longer rows: what is left is searched one by one
+        assert "if (" not in str(step.kernels())
 
 
 def test_on_the_device() -> None:
