@@ -39,7 +39,8 @@ def test_steps_are_numpys():
 
 VIEWS = {
     "transposed": lambda x: x.permute(1, 2, 0).reshape(-1, 3), "flat": lambda x: x.permute(2, 0, 1).flatten(),
-    "columns": lambda x: x[:, :, 1:3].reshape(-1, 2), "rows": lambda x: x[:, 1:3].reshape(3, -1), "second": lambda x: x[:, :, ::2].reshape(-1),
+    "columns": lambda x: x[:, :, 1:3].reshape(-1, 2), "rows": lambda x: x[:, 1:3].reshape(3, -1),
+    "second": lambda x: x[:, :, ::2].reshape(-1),
     "cut": lambda x: x.permute(1, 0, 2).reshape(16, 3, 5, 4), "first": lambda x: x[1].reshape(-1), "kept": lambda x: x.reshape(3, -1),
     "unflat": lambda x: x[:, 1:].unflatten(2, (4, 5)), "again": lambda x: x.reshape(48, 20)[:, 5:10].reshape(3, 16, 5),
 }
