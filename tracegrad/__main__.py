@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TracegradError
+from tracegrad.errors import ArgumentError, TracegradError, check_place
 from tracegrad.execute import matrix_trial
 from tracegrad.runtime import doctor
 from tracegrad.torch_api import programs
@@ -61,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if chosen in ("page", "profile"):
-            if chosen == "page" and given.output and not Path(given.output).parent.is_dir():
-                raise ArgumentError(f"-o {given.output}: there is no folder {str(Path(given.output).parent)!r}; make it first")
+            if chosen == "page" and given.output:
+                check_place(f"-o {given.output}", given.output)
             name, traced = _traced(given.function, arguments)
             if chosen == "profile":
-                traced.profile(given.runs)                        # which prints it
+                print(traced.profile(given.runs))
                 return 0
             path = given.output or f"{name}.html"
             traced.page(path, given.runs)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from tracegrad.errors import check_place
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import NUMPY
 from tracegrad.graph.printing import suggest_name
@@ -81,7 +82,7 @@ class Profile(Sequence[KernelTime]):
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}>"
+        return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}; print() shows them>"
 
     def __str__(self) -> str:
         numbers = range(1 + self._several, 8 + self._several)
@@ -204,6 +205,7 @@ def slow_float64(rows: Sequence[KernelTime], most: Limits) -> list[str]:
 
 def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -> None:
     """Write Chrome's trace format; see `Traced.timeline`."""
+    check_place("timeline", path)
     found = recorded(program, name, runs, "timeline")
     pids = {device: i for i, device in enumerate(found.names, 1)}
     events: list[dict[str, Any]] = []
