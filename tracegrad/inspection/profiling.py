@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from tracegrad.errors import check_place
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import NUMPY
 from tracegrad.graph.printing import suggest_name
@@ -205,7 +204,6 @@ def slow_float64(rows: Sequence[KernelTime], most: Limits) -> list[str]:
 
 def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -> None:
     """Write Chrome's trace format; see `Traced.timeline`."""
-    check_place("timeline", path)
     found = recorded(program, name, runs, "timeline")
     pids = {device: i for i, device in enumerate(found.names, 1)}
     events: list[dict[str, Any]] = []

@@ -402,6 +402,7 @@ class Traced:
         """
         from tracegrad.inspection.profiling import timeline  # noqa: PLC0415
 
+        check_place("timeline", path)
         timeline(self._seen().program, self.__name__, path, runs)
 
 
