@@ -7,6 +7,7 @@ whole.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ _LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"tracegrad has no {name!r}")
+        raise AttributeError(f"tracegrad has no {name!r}", name=name, obj=sys.modules[__name__])       # Python proposes another name
     module = _LATER[name]
     return getattr(import_module(f"tracegrad.{module}"), name) if module else import_module(f"tracegrad.{name}")
 

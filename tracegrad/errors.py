@@ -72,11 +72,11 @@ def user_line(frame: FrameType | None = None) -> str:
     return "" if frame is None else f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def warn(message: str) -> None:
-    """A UserWarning at the user's line, however deep the caller is."""
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning at the user's line, however deep the caller is."""
     frame = user_frame(sys._getframe(1)) or sys._getframe(1)
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry)
 
 
 def type_name(x: Any) -> str:

@@ -1,7 +1,5 @@
 """Products: matmul and its relatives, einsum, linear, tensordot. All lower to permute, reshape, matmul and sum.
-
-Dtypes are promoted; ShapeError tells which sizes do not fit.
-"""
+Dtypes are promoted; ShapeError tells which sizes do not fit."""
 
 from __future__ import annotations
 
@@ -287,7 +285,9 @@ def linear(input: Array, weight: Array, bias: Array = None) -> Array:
     """
     x, w = _operands("linear", input, weight)
     if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal")
+        flat = x.ndim > 2 and prod(x.shape[1:]) == w.shape[-1]
+        way = "use input.flatten(1)" if flat else f"Linear{(*x.shape[-1:], *w.shape[:-1])} takes this input"
+        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal; {way}")
     y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
     if bias is not None and broadcast_shapes("linear", [bias.shape, y.shape]) != y.shape:
         raise ShapeError(f"linear: bias {bias.shape} does not broadcast to the product {y.shape}; it must be ({w.shape[0]},)")
