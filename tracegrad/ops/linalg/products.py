@@ -330,9 +330,9 @@ def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
     return _contract(x, names_a, y, names_b, [n for n in names_a + names_b if n not in paired])
 
 
-Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, Operators) else NotImplemented  # type: ignore[method-assign]
-Operators.__rmatmul__ = (  # type: ignore[attr-defined]
-    lambda self, other: matmul(other, self) if isinstance(other, Operators) else NotImplemented)
+_FACTORS = Operators, np.ndarray                 # an array is refused: NumPy's own product would leave the graph without a word
+Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, _FACTORS) else NotImplemented  # type: ignore[method-assign]
+Operators.__rmatmul__ = lambda self, other: matmul(other, self) if isinstance(other, _FACTORS) else NotImplemented  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------------------------ einsum
