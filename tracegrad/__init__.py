@@ -7,7 +7,6 @@ whole.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -127,7 +126,7 @@ _LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"tracegrad has no {name!r}", name=name, obj=sys.modules[__name__])       # Python proposes another name
+        raise AttributeError(f"tracegrad has no {name!r}", name=name, obj=import_module(__name__))       # Python proposes another name
     module = _LATER[name]
     return getattr(import_module(f"tracegrad.{module}"), name) if module else import_module(f"tracegrad.{name}")
 

@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn, optim
+from tracegrad.__main__ import main
 from tracegrad.nn import functional as F
 
 
@@ -53,6 +54,8 @@ MISTAKES = [
      ["SGD: got an unexpected argument 'learning_rate'; it takes lr, "]),
     ("lr as a word", lambda s, y, w: optim.SGD([w], lr="0.1"), tg.ArgumentError, ["SGD: lr: must be a number, got '0.1' (str)"]),
     ("NumPy on what requires grad", lambda s, y, w: np.sin(w), tg.AutogradError, ["numpy.asarray: ", "tg.sin", "x.detach()"]),
+    ("an array as a factor", lambda s, y, w: s @ np.eye(3), tg.DTypeError, ["matmul: ", "ndarray", "tg.tensor(...)"]),
+    ("an array times a tensor", lambda s, y, w: np.eye(8) @ s, tg.DTypeError, ["matmul: ", "ndarray", "tg.tensor(...)"]),
     ("math on a vector", lambda s, y, w: math.sin(y), tg.ShapeError, ["float: ", "(8,)", "tg's take tensors"]),
     ("int of a vector", lambda s, y, w: int(y), tg.ShapeError, ["int: ", "(8,)"]),
     ("jvp without tuples", lambda s, y, w: tg.jvp(lambda x: x, s, s), tg.ArgumentTypeError,
@@ -73,6 +76,15 @@ def test_a_mistake_is_told_with_the_way_out(call, error, words):
     assert message.startswith(words[0])
     assert [word for word in words if word not in message] == []
     assert message.endswith(f"(at {__file__}:{call.__code__.co_firstlineno})")
+
+
+def test_run_tells_of_a_device_that_is_not_there_before_the_program_runs(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nprint('it ran')\n")
+    assert main(["run", "--device", "cuda", str(script)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("run: device: none matches 'cuda'; a GPU of any vendor is called 'gpu' here; present are ")
 
 
 def indexed(x):
