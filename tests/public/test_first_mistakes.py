@@ -52,7 +52,7 @@ MISTAKES = [
      ["Adam: ", "no parameters", "nn.ModuleList"]),
     ("another name for lr", lambda s, y, w: optim.SGD([w], learning_rate=0.1), tg.ArgumentTypeError,
      ["SGD: got an unexpected argument 'learning_rate'; it takes lr, "]),
-    ("lr as a word", lambda s, y, w: optim.SGD([w], lr="0.1"), tg.ArgumentError, ["SGD: lr: must be a number, got '0.1' (str)"]),
+    ("lr as a word", lambda s, y, w: optim.SGD([w], lr="0.1"), tg.ArgumentError, ["SGD: lr: must be a Python number, got '0.1' (str)"]),
     ("NumPy on what requires grad", lambda s, y, w: np.sin(w), tg.AutogradError, ["numpy.asarray: ", "tg.sin", "x.detach()"]),
     ("an array as a factor", lambda s, y, w: s @ np.eye(3), tg.DTypeError, ["matmul: ", "ndarray", "tg.tensor(...)"]),
     ("an array times a tensor", lambda s, y, w: np.eye(8) @ s, tg.DTypeError, ["matmul: ", "ndarray", "tg.tensor(...)"]),
