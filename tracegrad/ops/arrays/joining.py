@@ -18,8 +18,8 @@ Array = Any      # a Node or a Tensor
 
 def _check_list(call: str, tensors: Any, dim: Any) -> None:
     if isinstance(tensors, Node) and isinstance(dim, Node):
-        raise ArgumentTypeError(f"{call}: dim must be an integer, got a tensor of {dim.dtype}{list(dim.shape)}; give the tensors as one list: "
-                                f"{call}([a, b])")
+        raise ArgumentTypeError(f"{call}: dim must be an integer, got a tensor of {dim.dtype}{list(dim.shape)}; give the tensors as one "
+                                f"list: {call}([a, b])")
 
 
 @public("cat", "concat", "concatenate", method=False)
