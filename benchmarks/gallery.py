@@ -42,7 +42,7 @@ def main() -> None:
     print("| program | seconds of processors | that passed |\n|---|---|---|")
     for name in args.names or PROGRAMS:
         passed, used = first_run(name)
-        print(f"| `{name}.py` | {used:.0f} | {passed:.0f} |", flush=True)
+        print(f"| {name} | {used:.0f} | {passed:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
