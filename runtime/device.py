@@ -55,6 +55,8 @@ HELD = 16
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
 
+_OTHER_NAMES = ("cuda", "hip", "mps", "rocm", "xpu")         # what GPUs are called elsewhere
+
 chosen: list[Any] = []          # the device of new tensors, once it was asked for or set
 
 
@@ -440,7 +442,9 @@ def find(spec: str | int | Device = "") -> Device:
                          key=lambda device: text not in f"{device.driver} {device.platform}".lower())
     if not matches:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
-        raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
+        gpu = "; a GPU of any vendor is called 'gpu' here" if text.partition(":")[0] in _OTHER_NAMES else ""
+        raise NoDriverError(f"device: none matches {text!r}{gpu}; present are {listing}; `python -m tracegrad doctor` "
+                            "shows what is missing")
     if text:
         matches[0].undecided = ()                                # this driver was asked for
     return matches[0]

@@ -7,14 +7,12 @@ for layers, for functions and methods, and in traces.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tracegrad.errors import INTERNAL, ArgumentError
+from tracegrad.errors import ArgumentError, warn
 from tracegrad.execute.devices import aliases
 from tracegrad.graph.operators import Named
 from tracegrad.support import dtypes
@@ -277,6 +275,5 @@ class GradScaler(Named):
 
 def _says(text: str) -> bool:
     """Warn the caller that something is switched off; False."""
-    depth = next(k for k, frame in enumerate(inspect.stack()) if not frame.filename.startswith(INTERNAL))
-    warnings.warn(text, stacklevel=depth + 1)
+    warn(text)
     return False

@@ -141,6 +141,7 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
     except TypeError as error:
         leading = next(iter(_signature(cls.forward).parameters), "")
         way = "; forward is a static method, whose first parameter is ctx" if context and leading != "ctx" else ""
+        way += "; write @staticmethod above it, and no self" if leading == "self" else ""
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}{way}") from None
     given = set(bound.arguments)
     bound.apply_defaults()

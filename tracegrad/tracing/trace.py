@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -18,7 +17,7 @@ import numpy as np
 import optree
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TraceError, check_function, printable
+from tracegrad.errors import ArgumentError, TraceError, check_function, check_place, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import own_leaves
@@ -295,8 +294,8 @@ class Traced:
         return explain(self._seen().program, self.__name__, self.compilations)
 
     def profile(self, runs: int = 9) -> Profile:
-        """Print, and return, where the time of the latest call goes: a row for each kernel, with its time, the bytes that it moves, the
-        arithmetic that it does, the share of what this device was measured to do at most, and its lines of Python.
+        """Where the time of the latest call goes: a row for each kernel, with its time, the bytes that it moves, the arithmetic that it
+        does, the share of what this device was measured to do at most, and its lines of Python. print() shows the table.
 
         The call is run again `runs` times, and once before, on a queue that records times; tensors that it updates in place keep
         their values, and host code in it is called again. Times are medians. The arguments of the latest call must still be there.
@@ -305,13 +304,12 @@ class Traced:
 
         >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
         >>> z = f(x, y)
+        >>> print(f.profile())
         >>> slowest = max(f.profile(), key=lambda row: row.seconds)
         """
         from tracegrad.inspection.profiling import profile  # noqa: PLC0415
 
-        found = profile(self._seen().program, self.__name__, runs)
-        sys.stdout.write(f"{found}\n")
-        return found
+        return profile(self._seen().program, self.__name__, runs)
 
     def memory(self) -> Memory:
         """What the latest call's plan holds in memory, and when: for each step the intermediates that are alive, their bytes and lines.
@@ -360,12 +358,13 @@ class Traced:
 
         runs: how often the call is run again for its times, as for `profile`; 0 for not at all. beside: other traced functions that were
         called, to compare with. Without times (the page says why) it also works on the device "numpy", and where the arguments are gone.
-        Raises ArgumentError where there was no call yet.
+        Raises ArgumentError where there was no call yet, and for a path in a folder that does not exist.
 
         >>> f, x = tg.trace(lambda x: (x * x).sin()), tg.ones(3)
         >>> y = f(x)
         >>> f.page("page.html")
         """
+        check_place("page", path)
         text = self._page(runs, beside)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -403,6 +402,7 @@ class Traced:
         """
         from tracegrad.inspection.profiling import timeline  # noqa: PLC0415
 
+        check_place("timeline", path)
         timeline(self._seen().program, self.__name__, path, runs)
 
 

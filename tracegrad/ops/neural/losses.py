@@ -158,7 +158,8 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     partition = log(total(exp(shifted), (axis,)))
     if dtype_kind(target.dtype) == "f":
         if target.shape != input.shape:
-            raise ShapeError(f"cross_entropy: class probabilities {target.shape} must have the shape {input.shape} of the input")
+            raise ShapeError(f"cross_entropy: a target of {target.dtype} holds class probabilities; its shape {target.shape} must be the "
+                             f"input's, {input.shape}; for class numbers use target.long()")
         if ignore_index >= 0:
             raise ArgumentError(f"cross_entropy: ignore_index {ignore_index} means nothing for class probabilities; set their rows to 0")
         if weight is not None and weight.shape != (x.shape[axis],):
@@ -219,7 +220,10 @@ class _Picked:
         if target.dtype.kind not in "iu":
             raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
         if target.shape != expected:
-            raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} (input {x.shape} without its classes)")
+            one_hot = f"; of one-hot rows use target.argmax({axis})" if target.shape == x.shape else ""
+            alike = [n for n in target.shape if n != 1] == [n for n in expected if n != 1]
+            raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} (input {x.shape} without its classes)"
+                             f"{f'; use target.reshape{expected}' if alike else one_hot}")
         if weight is not None and weight.shape != (x.shape[axis],):
             raise ShapeError(f"{name}: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
         self.name, self.axis, self.dtype = name, axis, x.dtype

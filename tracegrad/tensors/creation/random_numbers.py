@@ -159,7 +159,7 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out.requires_grad_() if requires_grad else out
 
 
-def _as_laid(numbers: Callable[[Any, int, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
+def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
     """Numbers of torch's stream like a view whose dimensions lie in memory in another order: torch draws them in that order."""
 
     def draw(input: Tensor, dtype: Any, device: Any) -> Tensor | None:
@@ -169,17 +169,15 @@ def _as_laid(numbers: Callable[[Any, int, Any], Any]) -> Callable[[Tensor, Any, 
         host = None if order is None else torchs_stream(prod(input.shape), device)
         if order is None or host is None:
             return None
-        shape = [input.shape[d] for d in order]
-        made = from_own(numbers(host, prod(shape), dtype).reshape(shape), device).permute([order.index(d) for d in range(len(order))])
-        return new_tensor(made._node(), made.device)             # no view
+        return from_own(random_bits.drawn_in_order(order, input.shape, lambda shape: numbers(host, shape, dtype)), device)
 
     return draw
 
 
 rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g),
-                          _as_laid(lambda host, count, dtype: host.uniform((count,), dtype)))
+                          _as_laid(lambda host, shape, dtype: host.uniform(shape, dtype)))
 randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g),
-                           _as_laid(lambda host, count, dtype: host.normals(count).astype(dtype)))
+                           _as_laid(lambda host, shape, dtype: host.normals(prod(shape)).astype(dtype).reshape(shape)))
 
 
 @create(draws=True)

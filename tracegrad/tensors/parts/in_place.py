@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any, Self
 
 import numpy as np
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, warn
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
@@ -216,4 +215,4 @@ class InPlace(Handle):
 def warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
     """A warning, as torch's, where complex numbers become real ones."""
     if dtype.kind == "c" and wanted.kind not in "cb":
-        warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)
+        warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()")

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DTypeError
+from tracegrad.errors import DTypeError, warn
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.ops.arrays import subscripts
 from tracegrad.support import dtypes
@@ -83,7 +82,7 @@ def _masks_of_bytes(call: str, key: Any) -> Any:
     items = key if isinstance(key, tuple) else (key,)
     if not any(isinstance(k, Subscripts) and k.dtype == dtypes.uint8 for k in items):
         return key
-    warnings.warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places", stacklevel=3)
+    warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places")
     return tuple([PUBLIC["ne"](k, 0) if isinstance(k, Subscripts) and k.dtype == dtypes.uint8 else k for k in items])
 
 
