@@ -263,7 +263,7 @@ class HostOperation(Plain):
 
 
 class HostInto(Plain):
-    """The same on the buffers' own memory (the operation's `into`). operands, results: the shape and dtype that the operation has each in."""
+    """The same on the buffers' own memory (the operation's `into`). operands, results: the shapes and dtypes that the operation has."""
 
     fn: Any
     attrs: tuple[tuple[str, Any], ...]
