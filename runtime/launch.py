@@ -382,9 +382,9 @@ class Executable:
         Of a call that began before (a HostWait): wait for it, and upload.
         """
         slots = self.plan.slots
-        if step.into is not None and self.device.in_host_memory:
-            arrays = [buffers[i].contents(*layout) for i, layout in zip(step.inputs, step.into.operands, strict=True)]
-            write_over(self.device, [buffers[i] for i in step.outputs], step.into.results, lambda outs: step.into(outs, *arrays))
+        if (into := step.into) is not None and self.device.in_host_memory:
+            arrays = [buffers[i].contents(*layout) for i, layout in zip(step.inputs, into.operands, strict=True)]
+            write_over(self.device, [buffers[i] for i in step.outputs], into.results, lambda outs: into(outs, *arrays))
             return
         if isinstance(step, HostWait):
             result = step.fn(self.begun.pop(step.inputs[0]))

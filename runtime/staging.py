@@ -275,7 +275,10 @@ def address(device: Any, queue: cl.CommandQueue, mem: Any) -> int:
     """
     found = device.mapped.get(mem.int_ptr)
     if found is None:
-        size, flags = mem.get_info(cl.mem_info.SIZE), cl.map_flags.READ | (cl.map_flags.WRITE if device.host_writes else 0)
+        size = mem.get_info(cl.mem_info.SIZE)
+        flags: Any = cl.map_flags.READ
+        if device.host_writes:
+            flags |= cl.map_flags.WRITE
         array, _ = cl.enqueue_map_buffer(queue, mem, flags, 0, (size,), np.dtype(np.uint8), is_blocking=True)
         found = device.mapped[mem.int_ptr] = array.__array_interface__["data"][0], array
     return found[0]  # type: ignore[no-any-return]

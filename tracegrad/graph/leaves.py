@@ -160,7 +160,7 @@ class Shared(Primitive):
         """The results as nodes of other operations, where that is what runs in its place."""
         return None
 
-    def whole(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
+    def with_operands(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
         """The operation that `into` is of, and its operands, in complex numbers if it has such."""
         return self, operands
 
@@ -223,7 +223,7 @@ class OnHost(Shared):
     def into(self) -> Any:
         return self.fn.into
 
-    def whole(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
+    def with_operands(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
         return self.fn, self.operands
 
 

@@ -185,7 +185,7 @@ class HostStep(Plain):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     name: str = "host_call"
-    into: Callable[..., None] | None = None
+    into: HostInto | None = None
     note: str = ""                        # why it is the host's, for explain()
 
 

@@ -22,8 +22,9 @@ def turned(graph: Graph) -> Graph:
     for node in transforms:
         users = graph.users(node)
         orders = {user.attrs["dims"] if user.fn.name == "permute" else None for user in users}
-        if len(orders) == 1 and None not in orders and node not in graph.outputs and _one_order(users, graph.users):
-            given[node], = orders
+        dims = orders.pop() if len(orders) == 1 else None
+        if dims is not None and node not in graph.outputs and _one_order(users, graph.users):
+            given[node] = dims
     taken = {node for node in transforms if (x := node.operands[0]).fn.name == "permute" and x.operands[0] not in given
              and _one_order([x], lambda n: n.operands)}
     if not given and not taken:
