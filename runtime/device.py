@@ -28,7 +28,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
-from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, plain_name
+from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, host_writes, plain_name
 from tracegrad.runtime.drivers.icd import driver_name, platforms
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.drivers.trial import contenders, faster, rank, remembered
@@ -294,6 +294,11 @@ class Device(Placed, OfKind):
         self._check_process()
         with self.lock:
             return host_alignment(self.cl_device)
+
+    @cached_property
+    def host_writes(self) -> bool:
+        """Whether the host may write buffers that stay mapped, between commands."""
+        return self.in_host_memory and host_writes(self.cl_device)
 
     @cached_property
     def pool(self) -> MemoryPool:

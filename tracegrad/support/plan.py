@@ -185,7 +185,7 @@ class HostStep(Plain):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     name: str = "host_call"
-    into: Callable[..., None] | None = None
+    into: HostInto | None = None
     note: str = ""                        # why it is the host's, for explain()
 
 
@@ -205,6 +205,7 @@ class HostWait(HostStep):
 
 
 Shapes = tuple[tuple[int, ...], ...]
+Layouts = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
 
 class HostBegin(Plain):
@@ -262,16 +263,15 @@ class HostOperation(Plain):
 
 
 class HostInto(Plain):
-    """The same on the buffers' own memory (the operation's `into`): results: their shapes."""
+    """The same on the buffers' own memory (the operation's `into`). operands, results: the shapes and dtypes that the operation has."""
 
     fn: Any
     attrs: tuple[tuple[str, Any], ...]
-    operands: Shapes
-    results: Shapes
+    operands: Layouts
+    results: Layouts
 
-    def __call__(self, outs: Any, *arrays: Any) -> None:
-        self.fn.into([out.reshape(s) for out, s in zip(outs, self.results, strict=True)],
-                     *(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
+    def __call__(self, outs: Sequence[Any], *arrays: Any) -> None:
+        self.fn.into(outs, *arrays, **dict(self.attrs))
 
 
 class HostArithmetic(Plain):
