@@ -284,8 +284,10 @@ class Running:
         return self._rounded(each)
 
     def _both(self, a: Expression, b: Expression) -> Expression:
+        if self.dtype == self.node.dtype:
+            return self.ev.joined(self.node, a, b)
         fn: Any = self.node.fn
-        return self.ev.joined(self.node, a, b) if self.dtype == self.node.dtype else self.ev.op(fn.combine, [a, b], self.dtype, self.dtype, {})
+        return self.ev.op(fn.combine, [a, b], self.dtype, self.dtype, {})
 
     def _named(self, x: Expression) -> Local:
         return self.ev.writer.declare("so_far", x, self.node)
