@@ -16,8 +16,7 @@ from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.expressions import Expression, Literal, Load
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Access, Bound, BoundLike, bound, clipped, rest
-from tracegrad.codegen.kernel.ir.vectors import bit_floor
+from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.lower.serial import KernelBuilder, column_part, cut, parts, scratch, view
@@ -27,6 +26,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
 
+_ALIGNED = 16        # a chunk is whole vectors
 _ROWS = 4            # that a work-item scans side by side, if it has several
 
 
@@ -36,8 +36,11 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = 1 if _in_order(node) else -(-parts(context) // (outer * -(-inner // 8)))
     chunks, length = cut(n, wanted, n // tuning().scan_chunk, 64)
+    if _in_vectors(node, context):
+        length = -(-length // _ALIGNED) * _ALIGNED
+        chunks = -(-n // length)
     if chunks == 1:
-        return [_scan(group, context, length, [])]
+        return [_scan(group, context, n, [])]
     names = ("chunk_sums", "chunk_sums_low")[:1 + in_pairs(node, context.target)]
     sums = [Temp(name, node, outer * (chunks - 1) * inner, scratch(running_dtype(node, context.target))) for name in names]
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
@@ -79,18 +82,17 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: list[Temp]) -
     low, high = column_part(o, inner, outer * chunks)
 
     def body(column: Index) -> None:
-        running, first, last = _begun(o), _start(chunk, length), _end(chunk, length, n)
-        width = min(vector_width(group, context), bit_floor(length)) if _in_vectors(node, context) else 1
-        if width > 1:
-            var = Var("i", n)
+        running, first, last = _begun(o), chunk * length, chunk * length + length
+        if _in_vectors(node, context):
+            var, width = Var("i", n), vector_width(group, context)
             with ev.along(var, width):
                 lanes = _begun(o)
-            with w.loop(var, first, last, width, whole=True), ev.along(var, width):
+            with w.loop(var, first, last, width), ev.along(var, width):
                 lanes.take(_value(o, node.operands[0], row * n + var.index))
             running.take_all(lanes.total)
-            first = rest(first, last, width)
-        with o.loop("i", n, first, last) as i:
-            running.take(_value(o, node.operands[0], (row * n + i) * inner + column))
+        else:
+            with o.loop("i", n, first, last) as i:
+                running.take(_value(o, node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
         for pointer, part in zip(pointers, running.parts, strict=True):
             w.store(Access(pointer, at, ev.width, ev.lane), part, node)
@@ -101,22 +103,16 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: list[Temp]) -
 
 def _each(o: KernelBuilder, chunk: Index, length: int, n: int, body: Callable[[Index], None]) -> None:
     """body for each of a chunk's elements, or for vectors of them."""
+    first: BoundLike = 0
+    last: BoundLike = n
+    if chunk.terms:
+        first = o.writer.bounding("first", n, chunk * length)
+        last = o.writer.bounding("last", n, clipped(chunk * length + length, n, length))
     if not _in_vectors(o.node, o.context):
-        with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
+        with o.loop("i", n, first, last) as i:
             body(i)
-    elif chunk.terms or varies(n):
-        o.columns("i", n, _start(chunk, length), _end(chunk, length, n), body)
     else:
-        o.columns("i", n, 0, n, body)
-
-
-def _start(chunk: Index, length: int) -> BoundLike:
-    return chunk * length if chunk.terms else 0
-
-
-def _end(chunk: Index, length: int, n: int) -> Bound:
-    end = chunk * length + length
-    return clipped(end, n, length) if chunk.terms else bound(end)
+        o.columns("i", n, first, bound(last) if varies(n) else last, body)
 
 
 def _scan(group: Group, context: Context, length: int, sums: list[Temp]) -> Kernel:
