@@ -43,6 +43,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], arg_short=[0, 8, 32], arg_rows=[2, 5, 16],
     scan_chunk=[2, 16, 2048], scan_chunks=[2, 7, 1024], select_chunk=[4, 2048],
     scatter_skip=[1, 1, 16], scatter_columns=[4, 64], sort_run=[2, 32], sort_block=[32, 4096], sort_part=[4, 4096], scatter_few=[1, 32],
+    sort_vectors=[0, 1, 16],
     digit_bits=[1, 3, 8], sort_each=[1, 2, 8], sort_chunks=[1, 3, 256], sort_few_chunks=[1, 160], sort_counted=[0, 1 << 20],
     scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], few_rows_items=[2, 64, 1 << 16],
     exact_columns=[0, 4, 64], exact_spread=[1, 64],

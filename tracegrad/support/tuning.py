@@ -89,6 +89,7 @@ class Tuning(NamedTuple):
     few_rows_items: int = 64           # work-items of a group on a GPU that have a total of each row in local memory, at least
     scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (and many of them, with vectors: cache lines are not shared)
+    sort_vectors: int = 16             # vectors of a row up to which a CPU counts what stands before each element (101: 0.2 of the time),
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
     sort_block: int = 4096             # sorts, runs and their merges, on a CPU (on a GPU: a run),
     sort_local: int = 4096             # a row sorted in local memory, at most (on a GPU; longer ones by digits),
