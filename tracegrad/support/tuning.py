@@ -58,6 +58,7 @@ class Tuning(NamedTuple):
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again
+    side_by_side: int = 64             # flops from which on two vectors are computed side by side: a core does not look further ahead
     ranges: int = 8                    # that a loop over columns is cut into, so that inside no element's place needs a test
     tail_statements: int = 60          # of a body that is written once more for each of the narrower vectors that a row ends with
     private_bytes: int = 64 << 10      # of a work-item's private arrays
