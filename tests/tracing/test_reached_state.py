@@ -1,6 +1,7 @@
 """What a traced function reaches by ways that its globals and closure do not show: imports in its body, attributes of functions,
 metaclasses, buffers, shapes of tensors from outside. The call after a change does what the plain function does."""
 
+import argparse
 import collections
 import ctypes
 import dataclasses
@@ -9,8 +10,10 @@ import decimal
 import fractions
 import functools
 import operator
+import queue
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -278,6 +281,42 @@ def a_member_of_a_set_that_equals():
     return lambda x: x * (2.0 if next(iter(members)) is True else 3.0), lambda: (members.clear(), members.add(True))
 
 
+@case
+def a_computed_name_of_a_namespace():
+    settings = argparse.Namespace(scale=2.0)
+    return lambda x: x * functools.reduce(getattr, ["scale"], settings), lambda: setattr(settings, "scale", 3.0)
+
+
+@case
+def a_computed_name_of_a_simple_namespace():
+    settings = types.SimpleNamespace(scale1=2.0)
+    return lambda x: x * getattr(settings, f"scale{1}"), lambda: setattr(settings, "scale1", 3.0)
+
+
+@case
+def an_event():
+    event = threading.Event()
+    return lambda x: x * 2 if event.is_set() else x, event.set
+
+
+@case
+def the_size_of_a_queue():
+    waiting = queue.Queue()
+    return lambda x: x * waiting.qsize(), lambda: waiting.put(1)
+
+
+@case
+def the_rate_of_a_scheduler():
+    scheduler = tg.optim.lr_scheduler.StepLR(tg.optim.SGD([tg.nn.Parameter(tg.ones(1))], lr=2.0), 1)
+    return lambda x: x * scheduler.get_last_lr()[0], scheduler.step
+
+
+@case
+def the_scale_of_losses():
+    scaler = tg.amp.GradScaler("cpu", init_scale=2.0)
+    return scaler.scale, lambda: scaler.update(3.0)
+
+
 @pytest.mark.parametrize("make", CASES)
 def test_a_change_is_seen(make):
     f, change = make()
@@ -388,4 +427,36 @@ def test_static_arguments_that_are_made_anew_are_one_recording(make):
     f = tg.trace(lambda x, o: x * 2)
     for _ in range(3):
         f(tg.ones(1), make())
+    assert len(f.compilations) == 1
+
+
+def test_a_traced_backward_has_the_scale_of_its_step():
+    """`GradScaler.update` gives another scale; the gradients of a replay have it, and `step` takes it from them."""
+    def weights(wrap):
+        w = tg.nn.Parameter(tg.ones(1))
+        optimizer, scaler = tg.optim.SGD([w], lr=1.0), tg.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+        def forward_and_backward(x):
+            optimizer.zero_grad()
+            scaler.scale((w * x).sum()).backward()
+
+        f, found = wrap(forward_and_backward), []
+        for _ in range(5):
+            f(tg.ones(1))
+            scaler.step(optimizer)
+            scaler.update()
+            found.append(w.item())
+        return found, f
+
+    traced, f = weights(tg.trace)
+    assert traced == weights(lambda f: f)[0] == [0.0, -1.0, -2.0, -3.0, -4.0]
+    assert len(f.compilations) <= 5                          # a step that leaves the scale as it is is a replay
+
+
+def test_a_scheduler_that_is_not_read_is_not_watched():
+    scheduler = tg.optim.lr_scheduler.StepLR(tg.optim.SGD([tg.nn.Parameter(tg.ones(1))], lr=2.0), 1)
+    f = tg.trace(lambda x: x if scheduler is None else x * 2)
+    for _ in range(3):
+        f(tg.ones(1))
+        scheduler.step()
     assert len(f.compilations) == 1

@@ -8,8 +8,10 @@ from __future__ import annotations
 import array
 import ctypes
 import operator
+import queue
 import random
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,10 @@ def way_to_sum_up(value: Any) -> Callable[[Any], Any] | None:
         return _generator_state
     if isinstance(value, ContextVar):
         return _context_value
+    if isinstance(value, threading.Event):
+        return threading.Event.is_set
+    if isinstance(value, queue.Queue):
+        return _queued
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
         return _progress
     return None
@@ -47,6 +53,10 @@ def objects_in(value: Any) -> Sequence[Any]:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return value.ravel().tolist()
     return (value.get(None),) if isinstance(value, ContextVar) else ()
+
+
+def _queued(q: queue.Queue[Any]) -> list[Any]:
+    return list(q.queue)
 
 
 def _context_value(variable: ContextVar[Any]) -> Any:

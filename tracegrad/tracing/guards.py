@@ -315,6 +315,7 @@ class GuardSet:
             self._function(value)
         elif isinstance(value, types.MethodType):
             self._found += (value.__func__, value.__self__)
+            self._names.add(getattr(value, "__name__", ""))
         elif isinstance(value, functools.partial):
             self._found += (value.func, value.args, value.keywords)
         elif isinstance(value, operator.attrgetter):
@@ -401,7 +402,8 @@ class GuardSet:
             users = not is_foreign(kind)
             # All attributes of: nn.Module, optimizers; containers whose code we do not read; objects that are asked for computed names.
             everything = getattr(kind, "_trace_all_attributes", False) or (
-                (self._dynamic or hasattr(kind, "__getattr__")) if users else hasattr(kind, "__getitem__"))
+                (self._dynamic or hasattr(kind, "__getattr__")) if users
+                else hasattr(kind, "__getitem__") or (self._dynamic and kind.__name__ in ("SimpleNamespace", "Namespace")))
             if isinstance(attributes, dict):
                 self._note_attribute(o, "__class__")         # it may be given another one
                 if users or everything:
@@ -409,6 +411,9 @@ class GuardSet:
                 for name in sorted(attributes) if everything else sorted(names & attributes.keys()):
                     if name not in getattr(kind, "_trace_by_reference", ()) or isinstance(attributes[name], Tensor):
                         self._note(attributes, name, attributes[name], o)
+            reads = getattr(kind, "_trace_reads", {})        # methods of ours, and a function that gives what they read
+            for name in sorted(names & reads.keys()):
+                self._sum(o, reads[name])
             self._class(kind, names)
             for base in kind.__mro__:
                 slots = base.__dict__.get("__slots__", ())
