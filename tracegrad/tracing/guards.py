@@ -25,7 +25,7 @@ import optree
 
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.contents import SCALARS, alike, objects_in, same, way_to_sum_up
+from tracegrad.tracing.contents import SCALARS, alike, members, objects_in, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
@@ -47,6 +47,7 @@ _EXTENDED = list, tuple, deque, dict, set, frozenset, functools.partial, weakref
 ORDERED = "tracegrad"                               # where optree goes through dicts in their own order
 _ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
 _ordering.__enter__()
+_EQUAL_IS_NOT_ALIKE = tuple, members                # what sums up keys and members that are no words
 _MISSING = object()
 Change = tuple[Any, ...]
 
@@ -221,7 +222,8 @@ class GuardSet:
         for o, summed, before in self._contents:
             with suppress(TracegradError):                   # other tensors as keys: to compare them is to compute
                 now = summed(o)
-                if now == before and (type(now) not in (list, frozenset) or all(map(operator.is_, now, before)) or alike(now, before)):
+                if now == before and (summed is list or summed not in _EQUAL_IS_NOT_ALIKE
+                                      or all(map(operator.is_, now, before)) or alike(now, before)):
                     continue
             return "a {} holds something else now", type(o).__name__
         return ()
@@ -329,12 +331,12 @@ class GuardSet:
             for i, item in enumerate(value):
                 self._note(value, i, item)
         elif is_plain_dict(value) or isinstance(value, types.MappingProxyType):
-            self._sum(value, list)                          # its keys, in their order
+            self._sum(value, list if all(type(key) is str for key in value) else tuple)         # its keys, in their order
             for key, item in list(value.items()):
                 self._note(value, key, item)
         elif isinstance(value, (set, frozenset)):
             if not isinstance(value, frozenset):
-                self._sum(value, frozenset)
+                self._sum(value, frozenset if all(type(member) is str for member in value) else members)
             self._found += value
         elif isinstance(value, weakref.ref):
             self._found.append(value())
