@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tracegrad.errors import ArgumentError, warn
 from tracegrad.execute.devices import aliases
@@ -155,6 +156,9 @@ class GradScaler(Named):
     >>> scaler.scale(tg.tensor(2.0))
     Tensor(8., device='cpu')
     """
+
+    # A traced function that scales losses is recorded anew where the scale is another one.
+    _trace_reads: ClassVar[dict[str, Any]] = dict.fromkeys(("scale", "unscale_", "step", "get_scale"), operator.attrgetter("_scale"))
 
     def __init__(self, device: str = "cuda", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
                  growth_interval: int = 2000, enabled: bool = True) -> None:

@@ -29,6 +29,7 @@ from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assigned import Assignments
+from tracegrad.tracing.contents import objects_among, other_object
 from tracegrad.tracing.fast_replay import MOST, fast_replay
 from tracegrad.tracing.guards import Change, GuardSet, Slot
 from tracegrad.tracing.recording import Recording, at, reached
@@ -57,6 +58,7 @@ class Replay:
         ]
         self.shapes = guard_set.shapes(recording.captured.keys() | recording.adopted.keys() | recording.places.keys())
         self.aliases = reached(flat, guard_set)
+        self.objects = objects_among(flat)
         recipe = ResultRecipe(recording, result, flat, guard_set, returned, self.assigned.values)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._node() for t in recipe.tensors]
@@ -126,12 +128,11 @@ class Replay:
         return node in self.histories
 
     def change(self, flat: Sequence[Any]) -> Change:
-        """The first thing that was read from outside and is not as it was when this was recorded, as `guards.in_words` takes it; empty if
-
-        everything is. flat: the argument leaves.
-        """
+        """What was read from outside and is not as it was when this was recorded (see `guards.in_words`). flat: the argument leaves."""
         if self.assigned and (held := self.assigned.change(flat, self.guard_set)):
             return "{}", held
+        if self.objects and (other := other_object(self.objects, flat)):
+            return other
         for tensor, device, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if node.aval is not aval or node.needs_grad is not needs_grad or (node.fn is _VARIABLE) is not leaf:

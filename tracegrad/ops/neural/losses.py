@@ -321,5 +321,6 @@ def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: boo
         zero = eq(target, 0.0)
         loss = where(zero, 0.0, target * log(where(zero, 1.0, target))) - target * input
     if reduction == "batchmean":
-        return sum_(loss) * (1.0 / max(1, loss.shape[0] if loss.ndim else 1))
+        count = loss.shape[0] if loss.ndim else 1
+        return sum_(loss) * (1.0 / count if count else float("nan"))         # the mean of nothing, as in torch
     return _reduced("kl_div", loss, reduction)
