@@ -82,7 +82,7 @@ class EagerCall:
         arrays = []
         for node in nodes:
             value = node.value
-            if type(value) is not HostBuffer and type(value := _value(node, device)) is not HostBuffer:
+            if type(value) is not HostBuffer and type(value := value_of(node, device)) is not HostBuffer:
                 return None
             if (array := value.array) is None or value.deferred_checks:
                 return None
@@ -149,7 +149,7 @@ def _lasting(node: Node) -> dict[str, Any]:
     return {"aval": node.aval} if low == high and not node.aval.shape else known
 
 
-def _value(node: Node, device: Any) -> Any:
+def value_of(node: Node, device: Any) -> Any:
     """What holds the value of a node that has none itself, or a number: that of what is made of constants alone it keeps. Else None."""
     if node.fn is _CONST or type(node.value) is int:                   # a number in the place of any other; of a random stream
         return host_buffer(device, np.asarray(node.attrs["value"] if node.fn is _CONST else node.value, node.aval.dtype))

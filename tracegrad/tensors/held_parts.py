@@ -19,15 +19,16 @@ from tracegrad.config import config
 from tracegrad.execute.eager_executor import known_of
 from tracegrad.execute.policy import eager_calls
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arrays.subscripts import Subscript
-from tracegrad.runtime.buffer import Buffer, HostBuffer
+from tracegrad.runtime.buffer import Buffer
 from tracegrad.support.modes import state
+from tracegrad.tensors.parts.held_writes import COPIED, write_held
 from tracegrad.tensors.tensor import Tensor, holding
 
-COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
 _DATA = REGISTRY["data"]
+_INDICES = frozenset("ilq?")
 _INTEGER_OR_NONE = frozenset((int, type(None)))
 
 
@@ -53,6 +54,37 @@ def _forward(key: Any) -> tuple[Any, ...] | None:
     return items if dots else (*items, ...)
 
 
+def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
+    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether there are index arrays in it: else it is as
+
+    `_forward`'s. None where NumPy means something else (integers beside index arrays), or does not hold a tensor.
+    """
+    items, arrays, integers = list[Any](), 0, False
+    for k in key if type(key) is tuple else (key,):
+        if isinstance(k, Tensor):
+            found = k._held() if k._device is x._device else None
+            if found is None or found.dtype.char not in _INDICES:
+                return None
+            k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
+            if k is None:
+                return None
+        elif type(k) is list and k and all([type(v) is int for v in k]):
+            k = np.array(k)
+        elif type(k) is slice:
+            k = slice(*[int(found) if isinstance(v, Tensor) and (found := v._held()) is not None and found.dtype.kind == "i"
+                        and not found.ndim else v for v in (k.start, k.stop, k.step)])
+        if isinstance(k, np.ndarray):
+            if not k.ndim or k.dtype.char not in _INDICES:
+                return None
+            arrays += 1
+        integers |= type(k) is int
+        items.append(k)
+    basic = _forward(tuple([k for k in items if not isinstance(k, np.ndarray)]))
+    if basic is None or (arrays and integers):
+        return None
+    return (tuple(items), True) if arrays else (basic, False)
+
+
 def _window(x: Tensor) -> Any:
     """The memory of what a kernel has, where the host shares it; None where there is none."""
     node = x._n
@@ -66,9 +98,16 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     """Decorator of `Tensor.__getitem__`."""
     @wraps(at_length)
     def __getitem__(self: Tensor, key: Any) -> Any:
-        items = _forward(key) if state.plain and config.eager and config.recall else None
-        if items is None:
+        if not (state.plain and config.eager and config.recall):
             return at_length(self, key)
+        items = _forward(key)
+        if items is None:
+            if (found := _chosen(self, key)) is None:
+                return at_length(self, key)
+            items, picked = found
+            if picked:
+                part = _picked(self, items)
+                return at_length(self, key) if part is None else part
         held = self._held()
         node, array = self._n, _window(self) if held is None else held
         if array is None or node.needs_grad:
@@ -94,11 +133,28 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     return __getitem__
 
 
+def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
+    """x[key], a tensor of its own, for a key with index arrays; None where NumPy does not hold x, or the result is large."""
+    held, node = x._held(), x._n
+    if held is None or node.needs_grad:
+        return None
+    try:
+        part = held[key]
+    except IndexError:
+        return None
+    if part.nbytes > COPIED:                                # has been computed for nothing, which is little beside what comes
+        return None
+    eager_calls[0] += 1
+    aval = Aval(part.shape, node.aval.dtype)
+    known = node.attrs if node.fn is _DATA else known_of(node)
+    return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, np.ascontiguousarray(part), True)
+
+
 def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-        if not (state.plain and config.eager and config.recall and not state.scopes and _write(self, key, value)):
+        if not _write(self, key, value):
             at_length(self, key, value)
 
     return __setitem__
@@ -106,35 +162,18 @@ def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, 
 
 def _write(x: Tensor, key: Any, value: Any) -> bool:
     """x[key] = value, where NumPy holds all of it; False where nothing was done."""
-    items, root = [_forward(key)], x
-    while root._base is not None:                           # a part of a part ... of what has the memory
-        steps, base = root._steps, root._base
-        if type(steps) is not Subscript or root._layout != len(base._moved):
+    items, given = _forward(key), value
+    if items is None:
+        if (found := _chosen(x, key)) is None:
             return False
-        items.append(steps.key)
-        root = base
-    array = None if items[0] is None else root._held()
-    if array is None or array.nbytes > COPIED or root._n.needs_grad or not array.flags.c_contiguous:
-        return False
-    given = value
+        items, _ = found
     if isinstance(value, Tensor):
         given = value._held() if value._device is x._device and not value._n.needs_grad else None
-        if given is None or given.dtype is not array.dtype:
+        if given is None or given.dtype is not x._n.aval.dtype:
             return False
-    elif not _fits(value, array.dtype.kind):
+    elif not _fits(value, x._n.aval.dtype.kind):
         return False
-    made = part = np.array(array)                           # also of what NumPy has made a scalar
-    try:
-        for k in reversed(items):
-            part = part[k]
-        part[...] = given
-    except (IndexError, ValueError, OverflowError):
-        return False
-    eager_calls[0] += 1
-    aval = root._n.aval
-    root._set_node(data(aval, HostBuffer(root._device, made)))
-    root._versions += 1
-    return True
+    return write_held(x, items, given)
 
 
 def _fits(value: Any, kind: str) -> bool:

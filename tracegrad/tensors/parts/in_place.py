@@ -22,6 +22,7 @@ from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.parts.handle import Handle
+from tracegrad.tensors.parts.held_writes import write_held
 from tracegrad.tensors.parts.view_steps import Steps, overlap, own_copy, put_back
 
 _VARIABLE, _OVERWRITTEN, _REFILLED = REGISTRY["variable"], REGISTRY["overwritten"], REGISTRY["refilled"]
@@ -50,6 +51,8 @@ class InPlace(Handle):
         if self._base is not None and self._detached and self._is_last():
             self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
         if self._base is not None and not self._stands_alone():
+            if not node.needs_grad and write_held(self, None, node):
+                return self
             owner, history = self._own_history_after(node, call)
             base, steps, detached = self._base, self._chain, self._detached
             while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
