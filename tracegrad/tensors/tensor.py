@@ -21,7 +21,7 @@ from tracegrad.config import config
 from tracegrad.errors import INTERNAL, ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import nodes_of, prepare
+from tracegrad.execute.eager_executor import arrays_of, nodes_of
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
 from tracegrad.graph.cached_calls import CachedCall
@@ -102,11 +102,9 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     def _recalled(self, call: CachedCall, nodes: Sequence[Node]) -> Any:
         """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
-        device, prepared = self._device, call.prepared
-        if prepared is None:
-            prepared = prepare(call, nodes)
-        found, result = prepared.arrays(nodes, device) if prepared else None, call.result
-        call.uses += 1
+        device, result = self._device, call.result
+        found = arrays_of(call, nodes, device)
+        prepared = call.prepared
         if found is not None and (leaf := prepared.leaf) is not None:
             _, aval, attrs = leaf
             return holding(device, aval, attrs, None, found[0])

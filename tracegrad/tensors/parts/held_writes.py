@@ -16,19 +16,17 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.execute.devices import Device
-from tracegrad.execute.eager_executor import LIMIT, made_eagerly, value_of
+from tracegrad.execute.eager_executor import computed_early, constant_value, made_eagerly, value_of
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import contents, host_part
-from tracegrad.execute.realize import realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import data, numpy_time
+from tracegrad.graph.primitive import data
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.modes import state
 
 COPIED = 1 << 16        # bytes that are copied of a tensor where a part is written: of more, many writes are one piece of work
-FEW = 16                # operations for which it is worth to look whether NumPy computes them at once
 _WRITTEN = frozenset(("reshape", "permute", "slice", "flip"))       # steps to a view that NumPy has a view for, which may be written
 
 
@@ -42,29 +40,15 @@ def held_array(node: Node, device: Device) -> Any:
     return array if value.fits is aval else contents(value, aval)
 
 
-def _at_hand(node: Node) -> bool:
-    """Whether few operations, which take little, give the node's value from what NumPy holds."""
-    total, seen, stack = 0.0, set[Node](), [node]
-    while stack:
-        n = resolve(stack.pop())
-        if n in seen or type(n.value) is HostBuffer:
-            continue
-        seen.add(n)
-        if n.value is not None or n.needs_grad or len(seen) > FEW or not (n.operands or n.constant or n.fn.name == "offset"):
-            return False
-        total += numpy_time(n)
-        stack += n.operands
-    return total <= LIMIT
-
-
 def _computed(node: Node, device: Device) -> Any:
     """As `held_array`, where need be after computing it. It is what an operation gives that was not met before: it would be deferred, and so
 
     all that is made of what is written, until somebody reads it.
     """
+    if node.constant:                                       # others have it, too: it gets no value
+        return constant_value(node) if made_eagerly(device, node.aval) else None
     array = held_array(node, device)
-    if array is None and node.value is None and _at_hand(node):
-        realize([node], device)
+    if array is None and computed_early(node, device):
         array = held_array(resolve(node), device)
     return array
 
