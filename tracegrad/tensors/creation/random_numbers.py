@@ -323,11 +323,11 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         found = PUBLIC["searchsorted"](total, drawn, right=True)
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
-    return _drawn(where(valid, found, -1), n)  # type: ignore[no-any-return]
+    return _choices(where(valid, found, -1), n)  # type: ignore[no-any-return]
 
 
 @on_nodes
-def _drawn(index: Node, n: int) -> Node:
+def _choices(index: Node, n: int) -> Node:
     """The indices that multinomial drew of n."""
     return in_range(index, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")  # type: ignore[no-any-return]
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:

@@ -21,7 +21,7 @@ from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import contents, host_part
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import data
+from tracegrad.graph.primitive import data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.modes import state
@@ -56,14 +56,16 @@ def _computed(node: Node, device: Device) -> Any:
 def write_held(x: Any, key: tuple[Any, ...] | None, given: Any) -> bool:
     """x[key] = given: a number, an array of x's dtype, or a node of it. False where nothing was done. x: a tensor, or a view of one.
 
-    key: of integers, slices that go forward, None and '...', which is among them; None: all of x.
+    key: what means to NumPy what it means here; None: all of x.
     """
     if not (state.usual and config.eager and config.recall):
         return False
-    path: list[Callable[[Any], Any]] = [] if key is None else [itemgetter(key)]
-    root = x
+    path: list[Callable[[Any], Any]] = []
+    root, recorded = x, state.grad
     while root._base is not None:                           # a part of a part ... of what has the memory
-        steps, base = root._steps, root._base
+        if root._n.needs_grad:
+            return False
+        steps, base, recorded = root._steps, root._base, recorded and not root._detached
         if type(steps) is Subscript and root._layout == len(base._moved):
             path.append(itemgetter(steps.key))
         else:
@@ -72,9 +74,10 @@ def write_held(x: Any, key: tuple[Any, ...] | None, given: Any) -> bool:
                 return False
             path += [partial(fn.numpy, **attrs) for fn, attrs in reversed(chain)]
         root = base
-    if root._trace is not None or root._n.needs_grad or root._n.aval.nbytes > COPIED:
+    node = root._n
+    if root._trace is not None or node.aval.nbytes > COPIED or (node.needs_grad and (recorded or not root._is_leaf())):
         return False
-    array = _computed(root._n, root._device)
+    array = _computed(node, root._device)
     if array is None or not array.flags.c_contiguous:
         return False
     if isinstance(given, Node) and (given := _computed(given, x._device)) is None:
@@ -85,11 +88,12 @@ def write_held(x: Any, key: tuple[Any, ...] | None, given: Any) -> bool:
             part = step(part)
         if part is not made and part.base is not made:      # a reshape that moves elements
             return False
-        part[...] = given
+        part[... if key is None else key] = given
     except (IndexError, ValueError, OverflowError):
         return False
     eager_calls[0] += 1
-    root._set_node(data(root._n.aval, HostBuffer(root._device, made)))
+    value = HostBuffer(root._device, made)
+    root._set_node(renewed(node, value) if node.needs_grad else data(node.aval, value))
     root._versions += 1
     if x._base is root and key is None and not x._n.needs_grad:            # what was written is what the view shows
         x._n = data(x._n.aval, host_part(x._device, part))
