@@ -91,6 +91,25 @@ def in_place():
     return found
 
 
+def by_hand():
+    """What a loop writes itself: parts by methods and masks, running values, parameters' data, gradients that are set to zero."""
+    x, w, mean, counts, found = given(0, 5, 6), given(1, 6).requires_grad_(), tg.zeros(6), tg.zeros(4, 3), []
+    for k in range(TIMES):
+        x[k % 5].mul_(0.5)
+        counts[k % 4].index_add_(0, tg.tensor([0, k % 3]), tg.ones(2))
+        mean.add_((x[k % 5] - mean) / (k + 1))
+        y = x.clone()
+        y[y > 0.5] = 0.25
+        y[[k % 5, 0]] = y[[0, k % 5]] * 2.0
+        (((y * w) ** 2).sum() / 3).backward()
+        w.data.sub_(0.01 * w.grad)
+        found += [y, y[y[:, 0] > 0], y.topk(2)[0], counts.sum(1), mean.clone(), w.grad.clone(), w.detach().clone()]
+        w.grad.zero_()
+        with tg.no_grad():
+            w[1:3] *= 0.99
+    return found
+
+
 def without_gradients():
     tg.manual_seed(3)
     model, x, found = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5)), given(0, 3, 5), []
@@ -166,7 +185,7 @@ def varying_floats():
     return found
 
 
-PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, without_gradients, hooks, gradients, draws, loops, varying_floats,
+PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, without_gradients, hooks, gradients, draws, loops, varying_floats,
                                     *steady.PROGRAMS)}
 PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for name, options in steady.OPTIMIZERS.items()}
 

@@ -23,7 +23,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.held_writes import COPIED, write_held
+from tracegrad.tensors.parts.held_writes import COPIED, computed_array, write_held
 from tracegrad.tensors.tensor import Tensor, holding
 
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
@@ -63,6 +63,8 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
     for k in key if type(key) is tuple else (key,):
         if isinstance(k, Tensor):
             found = k._held() if k._device is x._device else None
+            if found is None and k._n.aval.dtype.kind == "b" and k._device is x._device:
+                found = computed_array(k._node(), k._device)        # a mask: how many are chosen has to be known
             if found is None or found.dtype.char not in _INDICES:
                 return None
             k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
@@ -154,7 +156,7 @@ def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, 
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-        if not _write(self, key, value):
+        if not (state.usual and config.eager and config.recall and _write(self, key, value)):
             at_length(self, key, value)
 
     return __setitem__

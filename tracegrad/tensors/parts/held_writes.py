@@ -40,7 +40,7 @@ def held_array(node: Node, device: Device) -> Any:
     return array if value.fits is aval else contents(value, aval)
 
 
-def _computed(node: Node, device: Device) -> Any:
+def computed_array(node: Node, device: Device) -> Any:
     """As `held_array`, where need be after computing it. It is what an operation gives that was not met before: it would be deferred, and so
 
     all that is made of what is written, until somebody reads it.
@@ -77,10 +77,10 @@ def write_held(x: Any, key: tuple[Any, ...] | None, given: Any) -> bool:
     node = root._n
     if root._trace is not None or node.aval.nbytes > COPIED or (node.needs_grad and (recorded or not root._is_leaf())):
         return False
-    array = _computed(node, root._device)
+    array = computed_array(node, root._device)
     if array is None or not array.flags.c_contiguous:
         return False
-    if isinstance(given, Node) and (given := _computed(given, x._device)) is None:
+    if isinstance(given, Node) and (given := computed_array(given, x._device)) is None:
         return False
     made = part = np.array(array)                           # also of what NumPy has made a scalar
     try:
@@ -89,7 +89,7 @@ def write_held(x: Any, key: tuple[Any, ...] | None, given: Any) -> bool:
         if part is not made and part.base is not made:      # a reshape that moves elements
             return False
         part[... if key is None else key] = given
-    except (IndexError, ValueError, OverflowError):
+    except (IndexError, ValueError, TypeError, OverflowError):
         return False
     eager_calls[0] += 1
     value = HostBuffer(root._device, made)
