@@ -20,7 +20,7 @@ from tracegrad.config import config
 from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import contents, host_part
-from tracegrad.execute.realize import PART, realize
+from tracegrad.execute.realize import PART, computed_early
 from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
@@ -34,8 +34,7 @@ from tracegrad.support.modes import state, unusual
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
-FEW = 64                    # operations for which it is worth to look whether NumPy computes them early,
-TRIED = 12                  # in so many uses of what is made of them
+TRIED = 12                  # uses of a call in which what it needs is computed early
 DEPTH = 8                   # of what constants are made of
 CONSTANT = 1 << 12          # bytes of what is made of numbers alone that are remembered
 _CONST, _COPY, _OFFSET = REGISTRY["const"], REGISTRY["copy"], REGISTRY["offset"]
@@ -171,29 +170,6 @@ def value_of(node: Node, device: Any) -> Any:
             found.value = host_buffer(device, array if array.base is None else np.array(array, order="C"))
             forget_operands(found)
     return found.value
-
-
-def computed_early(node: Node, device: Any) -> bool:
-    """Whether NumPy has the value of a node, where need be since it is computed now, of few operations which take little on what NumPy holds.
-
-    What is called for the first time is deferred, and so is what is made of that: a running mean would be so until somebody reads it.
-    """
-    if node.constant:                                                   # which others have, too
-        return False
-    value_of(node, device)
-    total, seen, stack = 0.0, set[Node](), [node]
-    while stack:
-        n = resolve(stack.pop())
-        if n in seen or type(n.value) is HostBuffer:
-            continue
-        seen.add(n)
-        if n.value is not None or n.needs_grad or len(seen) > FEW or not (n.operands or n.constant or n.fn is _OFFSET):
-            return False
-        total += numpy_time(n)
-        stack += n.operands
-    if seen and total <= LIMIT:
-        realize([node], device)
-    return total <= LIMIT
 
 
 def constant_value(node: Node, depth: int = 0) -> Any:

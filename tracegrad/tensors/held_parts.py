@@ -1,31 +1,37 @@
-"""Parts of what NumPy holds, read and written by integers and slices: `reading`, `writing`. Start at `_forward`.
+"""Parts of what NumPy holds, read and written by indices and by methods: `reading`, `writing`, `rebinding`. Start at `_forward`.
 
 Data sets read and write parts by indices and lengths that are others each time. No signature recurs then (graph/cached_calls.py), and
 what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
-NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
-errors go at length.
+NumPy's own view is the part, and its own assignment, to a copy, the write: others may have the array. What is to be differentiated,
+whatever a kernel has, and all errors go at length.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute.eager_executor import known_of
+from tracegrad.execute.devices import Device
+from tracegrad.execute.eager_executor import constant_value, known_of, made_eagerly, value_of
 from tracegrad.execute.policy import eager_calls
-from tracegrad.graph.ir import Aval
-from tracegrad.graph.primitive import REGISTRY
+from tracegrad.execute.program import contents, host_part
+from tracegrad.execute.realize import computed_early
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
-from tracegrad.runtime.buffer import Buffer
+from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.held_writes import COPIED, computed_array, write_held
 from tracegrad.tensors.tensor import Tensor, holding
 
+COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
+_WRITTEN = frozenset(("reshape", "permute", "slice", "flip"))       # steps to a view that NumPy has a view for, which may be written
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
 _DATA = REGISTRY["data"]
 _INDICES = frozenset("ilq?")
@@ -64,7 +70,7 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
         if isinstance(k, Tensor):
             found = k._held() if k._device is x._device else None
             if found is None and k._n.aval.dtype.kind == "b" and k._device is x._device:
-                found = computed_array(k._node(), k._device)        # a mask: how many are chosen has to be known
+                found = _array(k._node(), k._device)        # a mask: how many are chosen has to be known
             if found is None or found.dtype.char not in _INDICES:
                 return None
             k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
@@ -175,7 +181,87 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
             return False
     elif not _fits(value, x._n.aval.dtype.kind):
         return False
-    return write_held(x, items, given)
+    return _write_held(x, items, given)
+
+
+def rebinding(at_length: Callable[[Tensor, Any, str], Tensor]) -> Callable[[Tensor, Any, str], Tensor]:
+    """Decorator of `Tensor._rebind`, through which all writing goes: what NumPy holds stays so when it, or a view of it, is written."""
+    @wraps(at_length)
+    def _rebind(self: Tensor, node: Node, call: str) -> Tensor:
+        if not state.usual or node.needs_grad:
+            return at_length(self, node, call)
+        old = self._n
+        if self._base is not None:
+            fits = node.aval is old.aval and self.shape == old.aval.shape
+            return self if fits and _write_held(self, None, node) else at_length(self, node, call)
+        at_length(self, node, call)
+        now = self._n
+        if now.value is None and not now.needs_grad and config.eager and config.recall and type(resolve(old).value) is HostBuffer:
+            computed_early(now, self._device)
+        return self
+
+    return _rebind
+
+
+def _array(node: Node, device: Device) -> Any:
+    """The array with the node's value, which nobody writes, if NumPy holds it, or makes it of numbers alone, or computes it early; else None."""
+    if node.constant:                                       # others have it, too: it gets no value
+        return constant_value(node) if made_eagerly(device, node.aval) else None
+    found = resolve(node)
+    if type(found.value) is not HostBuffer and not (made_eagerly(device, node.aval) and type(value_of(node, device)) is HostBuffer):
+        computed_early(node, device)
+    value = found.value
+    if type(value) is not HostBuffer or value.deferred_checks or value.array is None:
+        return None
+    return contents(value, node.aval)
+
+
+def _write_held(x: Tensor, key: tuple[Any, ...] | None, given: Any) -> bool:
+    """x[key] = given: a number, an array of x's dtype, or a node of it. False where nothing was done. x: a tensor, or a view of one.
+
+    key: what means to NumPy what it means here; None: all of x.
+    """
+    if not (state.usual and config.eager and config.recall):
+        return False
+    path: list[Callable[[Any], Any]] = []
+    root, recorded = x, state.grad
+    while root._base is not None:                           # a part of a part ... of what has the memory
+        if root._n.needs_grad:
+            return False
+        steps, base, recorded = root._steps, root._base, recorded and not root._detached
+        if type(steps) is Subscript and root._layout == len(base._moved):
+            path.append(itemgetter(steps.key))
+        else:
+            chain = root._chain
+            if any(fn.name not in _WRITTEN for fn, _ in chain):
+                return False
+            path += [partial(fn.numpy, **attrs) for fn, attrs in reversed(chain)]
+        root = base
+    node = root._n
+    if root._trace is not None or node.aval.nbytes > COPIED or (node.needs_grad and (recorded or not root._is_leaf())):
+        return False
+    array = _array(node, root._device)
+    if array is None or not array.flags.c_contiguous:
+        return False
+    if isinstance(given, Node) and (given := _array(given, x._device)) is None:
+        return False
+    made = part = np.array(array)                           # also of what NumPy has made a scalar
+    try:
+        for step in reversed(path):
+            part = step(part)
+        if part is not made and part.base is not made:      # a reshape that moves elements
+            return False
+        part[... if key is None else key] = given
+    except (IndexError, ValueError, TypeError, OverflowError):
+        return False
+    eager_calls[0] += 1
+    value = HostBuffer(root._device, made)
+    root._set_node(renewed(node, value) if node.needs_grad else data(node.aval, value))
+    root._versions += 1
+    if x._base is root and key is None and not x._n.needs_grad:            # what was written is what the view shows
+        x._n = data(x._n.aval, host_part(x._device, part))
+        x._source = weakref.ref(root._n), root._versions
+    return True
 
 
 def _fits(value: Any, kind: str) -> bool:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.errors import TraceError
 from tracegrad.execute.devices import Device
+from tracegrad.execute.program import contents
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.arguments import one_dim
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state, unusual
-from tracegrad.tensors.parts.held_writes import held_array
 from tracegrad.tensors.parts.view_steps import Steps, Unmade, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
@@ -101,7 +102,11 @@ class Handle(Operators):
         """The array of this tensor's present value, which nobody writes, if NumPy holds it; else None."""
         if self._trace is not None or (unusual[0] and state.trace is not None):
             return None
-        return held_array(self._n if self._base is None else self._node(), self._device)
+        node = self._n if self._base is None else self._node()
+        value, aval = node.value, node.aval
+        if type(value) is not HostBuffer or value.deferred_checks or (array := value.array) is None:
+            return None
+        return array if value.fits is aval else contents(value, aval)
 
     def _operand(self) -> Node:
         """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""

@@ -12,21 +12,16 @@ from typing import Any, Self
 import numpy as np
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
-from tracegrad.execute.eager_executor import computed_early
 from tracegrad.execute.realize import without_history
-from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, scalar
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.primitives.movement import expand
-from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.held_writes import write_held
 from tracegrad.tensors.parts.view_steps import Steps, overlap, own_copy, put_back
 
 _VARIABLE, _OVERWRITTEN, _REFILLED = REGISTRY["variable"], REGISTRY["overwritten"], REGISTRY["refilled"]
@@ -55,8 +50,6 @@ class InPlace(Handle):
         if self._base is not None and self._detached and self._is_last():
             self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
         if self._base is not None and not self._stands_alone():
-            if not node.needs_grad and write_held(self, None, node):
-                return self
             owner, history = self._own_history_after(node, call)
             base, steps, detached = self._base, self._chain, self._detached
             while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
@@ -90,9 +83,6 @@ class InPlace(Handle):
                 node = bind(_REFILLED, (node, old), {})
         self._set_node(node)
         self._versions += 1
-        node = self._n
-        if state.usual and node.value is None and not node.needs_grad and config.eager and type(resolve(old).value) is HostBuffer:
-            computed_early(node, self._device)                  # what NumPy holds it does after the write, too
         return self
 
     def _own_history_after(self, node: Node, call: str) -> tuple[Any, Any]:
