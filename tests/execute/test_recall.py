@@ -185,8 +185,8 @@ def varying_floats():
     return found
 
 
-PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, without_gradients, hooks, gradients, draws, loops, varying_floats,
-                                    *steady.PROGRAMS)}
+PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, without_gradients, hooks, gradients, draws, loops,
+                                    varying_floats, *steady.PROGRAMS)}
 PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for name, options in steady.OPTIMIZERS.items()}
 
 

@@ -274,8 +274,10 @@ WRITES = {
     "copy_": lambda part, k: part.copy_(tg.arange(4.0) * k), "masked_fill_": lambda part, k: part.masked_fill_(part > 0, -1.0 * k),
     "clamp_": lambda part, k: part.clamp_(max=0.125 * k), "fill_": lambda part, k: part.fill_(k / 7),
     "index_fill_": lambda part, k: part.index_fill_(1, tg.tensor([1]), 2.0 * k)}
-VIEWS = {"row": lambda x, k: x[k % 5], "transposed": lambda x, k: x[k % 5].T[:, :4].T, "flat": lambda x, k: x.reshape(5, 12)[:, k % 5:k % 5 + 4],
-         "flipped": lambda x, k: x.flip(0)[k % 5], "permuted": lambda x, k: x.permute(1, 0, 2)[:, k % 5], "all": lambda x, k: x.view(15, 4)}
+VIEWS = {"row": lambda x, k: x[k % 5], "transposed": lambda x, k: x[k % 5].T[:, :4].T,
+         "flat": lambda x, k: x.reshape(5, 12)[:, k % 5:k % 5 + 4],
+         "flipped": lambda x, k: x.flip(0)[k % 5], "permuted": lambda x, k: x.permute(1, 0, 2)[:, k % 5],
+         "all": lambda x, k: x.view(15, 4)}
 
 
 @pytest.mark.recall
@@ -321,12 +323,14 @@ def test_what_is_written_to_a_parameters_data_is_the_parameters(monkeypatch):
 
 
 CHOSEN = [[2, 0, -1], np.array([3, 3]), (slice(1, 6), [0, 2]), (None, slice(None), np.array([[0, 1], [2, 3]])), ([0, 1], [2, 3]),
-          ([1, 2], slice(2, 9), [0, 1]), (..., [5, 1]), "mask", "rows", "places", "ends", "place", ("rows", slice(1, 3)), (slice(None), "four")]
+          ([1, 2], slice(2, 9), [0, 1]), (..., [5, 1]), "mask", "rows", "places", "ends", "place", ("rows", slice(1, 3)),
+          (slice(None), "four")]
 
 
 def chosen(key, x):
     made = {"mask": lambda: x > 1, "rows": lambda: x[:, 0, 0] > 0, "four": lambda: tg.tensor([True, False, True, True]),
-            "places": lambda: tg.tensor([[0, 6], [-1, 2]]), "ends": lambda: slice(tg.tensor(1), tg.tensor(4)), "place": lambda: tg.tensor(-2)}
+            "places": lambda: tg.tensor([[0, 6], [-1, 2]]), "ends": lambda: slice(tg.tensor(1), tg.tensor(4)),
+            "place": lambda: tg.tensor(-2)}
     return tuple(chosen(k, x) for k in key) if type(key) is tuple else made[key]() if type(key) is str else key
 
 
@@ -364,9 +368,13 @@ def test_integers_beside_indices_and_what_does_not_fit_go_at_length():
     for key in ([9], np.array([-8]), tg.tensor([7]), tg.tensor([True, False])):
         with pytest.raises(tg.IndexOutOfRange, match="getitem"):
             x[key].numpy()
-        y = x.clone()
-        with pytest.raises(tg.IndexOutOfRange, match="setitem"):
+
+        def write(key=key):
+            y = x.clone()
             y[key] = 1.0
             y.numpy()
+
+        with pytest.raises(tg.IndexOutOfRange, match="setitem"):
+            write()
     with pytest.raises(tg.ShapeError, match="setitem"):
         x[x > 0] = tg.ones(3, 2)

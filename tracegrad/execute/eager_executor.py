@@ -115,8 +115,8 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     if prepared is None:
         prepared = prepare(call, nodes)
     found = prepared.arrays(nodes, device) if prepared else None
-    if found is None and prepared and call.uses <= TRIED and state.plain and config.eager and device is prepared.device and all([
-            computed_early(n, device) for n in nodes]):
+    if found is None and prepared and call.uses <= TRIED and state.plain and config.eager and device is prepared.device and all(
+            computed_early(n, device) for n in nodes):
         found = prepared.arrays(nodes, device)
     return found
 

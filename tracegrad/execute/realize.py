@@ -329,11 +329,11 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
     return None if array is None else np.array(array, node.dtype, order="C")
 
 
-FEW, EARLY = 64, 60_000.0       # operations for which it is worth to look whether they are computed early; nanoseconds that NumPy takes for them
+FEW, EARLY = 64, 60_000.0       # operations that are computed early, at most, and the nanoseconds that NumPy takes for them
 
 
 def computed_early(node: Node, device: Device) -> bool:
-    """Whether NumPy has the value of a node, where need be since it is computed now: of few operations on what NumPy holds, if they take little.
+    """Whether NumPy has the value of a node: if need be it is computed now, if few operations make it of what NumPy holds, and take little.
 
     What is called for the first time is deferred, and so is what is made of that: a running mean would be so until somebody reads it.
     """

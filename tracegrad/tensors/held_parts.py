@@ -76,7 +76,7 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
             k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
             if k is None:
                 return None
-        elif type(k) is list and k and all([type(v) is int for v in k]):
+        elif type(k) is list and k and all(type(v) is int for v in k):
             k = np.array(k)
         elif type(k) is slice:
             k = slice(*[int(found) if isinstance(v, Tensor) and (found := v._held()) is not None and found.dtype.kind == "i"
@@ -204,7 +204,7 @@ def rebinding(at_length: Callable[[Tensor, Any, str], Tensor]) -> Callable[[Tens
 
 
 def _array(node: Node, device: Device) -> Any:
-    """The array with the node's value, which nobody writes, if NumPy holds it, or makes it of numbers alone, or computes it early; else None."""
+    """The array with the node's value, which nobody writes, if NumPy holds it, makes it of numbers alone, or computes it early."""
     if node.constant:                                       # others have it, too: it gets no value
         return constant_value(node) if made_eagerly(device, node.aval) else None
     found = resolve(node)

@@ -327,9 +327,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
 
 
 @on_nodes
-def _choices(index: Node, n: int) -> Node:
+def _choices(index: Any, n: int) -> Any:
     """The indices that multinomial drew of n."""
-    return in_range(index, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")  # type: ignore[no-any-return]
+    return in_range(index, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)

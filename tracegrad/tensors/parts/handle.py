@@ -47,8 +47,8 @@ class Count(int):
 class Handle(Operators):
     """The fields of a Tensor, and how its node is found."""
 
-    __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source",
-                 "_steps", "_trace", "_versions", "_within")  # fmt: skip
+    __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n",
+                 "_source", "_steps", "_trace", "_versions", "_within")  # fmt: skip
 
     _n: Node
     _base: Self | None
@@ -114,7 +114,7 @@ class Handle(Operators):
         if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
             while node.fn is _VARIABLE:
                 node = node.operands[0]
-            known = getattr(self, "_bare", None)
+            known: tuple[weakref.ref[Node], Node] | None = getattr(self, "_bare", None)
             if known is not None and known[0]() is node:
                 return known[1]
             bare = without_history(node, self._device)
