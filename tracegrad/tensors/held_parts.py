@@ -61,11 +61,11 @@ def _forward(key: Any) -> tuple[Any, ...] | None:
 
 
 def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
-    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether there are index arrays in it: else it is as
+    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether these make of the part a tensor of its own.
 
-    `_forward`'s. None where NumPy means something else (integers beside index arrays), or does not hold a tensor.
+    None where NumPy means something else (integers, or several arrays and '...'), or does not hold a tensor.
     """
-    items, arrays, integers = list[Any](), 0, False
+    items, arrays, integers, own = list[Any](), 0, False, False
     for k in key if type(key) is tuple else (key,):
         if isinstance(k, Tensor):
             found = k._held() if k._device is x._device else None
@@ -76,6 +76,7 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
             k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
             if k is None:
                 return None
+            own = True
         elif type(k) is list and k and all(type(v) is int for v in k):
             k = np.array(k)
         elif type(k) is slice:
@@ -88,9 +89,9 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
         integers |= type(k) is int
         items.append(k)
     basic = _forward(tuple([k for k in items if not isinstance(k, np.ndarray)]))
-    if basic is None or (arrays and integers):
+    if basic is None or (arrays and integers) or (arrays > 1 and any(k is Ellipsis for k in items)):
         return None
-    return (tuple(items), True) if arrays else (basic, False)
+    return (tuple(items), True) if arrays else (basic, own)
 
 
 def _window(x: Tensor) -> Any:
@@ -142,7 +143,7 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
 
 
 def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
-    """x[key], a tensor of its own, for a key with index arrays; None where NumPy does not hold x, or the result is large."""
+    """x[key], a tensor of its own, for a key with tensors or index arrays; None where NumPy does not hold x, or the result is large."""
     held, node = x._held(), x._n
     if held is None or node.needs_grad:
         return None
@@ -155,7 +156,8 @@ def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     eager_calls[0] += 1
     aval = Aval(part.shape, node.aval.dtype)
     known = node.attrs if node.fn is _DATA else known_of(node)
-    return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, np.ascontiguousarray(part), True)
+    part = part if part.flags.c_contiguous else np.array(part, order="C")
+    return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, part)
 
 
 def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
