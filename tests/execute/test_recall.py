@@ -110,6 +110,27 @@ def by_hand():
     return found
 
 
+def chosen_and_written():
+    """What is chosen by index arrays, or written, lies in memory as what is composed does: sums and products of it have the same bits."""
+    found = []
+    keys = (lambda x: (slice(None), [0, 4, 2]), lambda x: [3, 1], lambda x: x > 0, lambda x: (slice(None), x[0] > 0),
+            lambda x: (slice(2, 30), [1, 2]), lambda x: ([1, 2], slice(1, 5)), lambda x: (..., tg.tensor([1, 3])), lambda x: ([0, 1], [1, 2]))
+    views = (lambda x: x.T[3], lambda x: x.T[:, 2:9], lambda x: x.view(-1)[5:90], lambda x: x[:, 4], lambda x: x.transpose(0, 1),
+             lambda x: x[3:9], lambda x: x.unsqueeze(1)[:, 0, 2:5])
+    for k in range(4):
+        for key in keys:
+            x, z = given(k, 137, 41), given(k, 137, 41)
+            x[key(x)] = 2.5
+            z[key(z)] = z[key(z)] * 2.0
+            found += [f(u) for u in (x, z, x[key(x)]) for f in (tg.mean, lambda u: u.sum(0), lambda u: u.sum(-1), lambda u: u.T @ u)]
+        for view in views:
+            x = given(k, 137, 41)
+            part = view(x)
+            part.mul_(1.5).clamp_(min=0.1)
+            found += [x.sum(0), x.sum(1), x.T @ x, x @ x.T, part.sum(-1), (part * 2.0).mean()]
+    return found
+
+
 def without_gradients():
     tg.manual_seed(3)
     model, x, found = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5)), given(0, 3, 5), []
@@ -185,8 +206,8 @@ def varying_floats():
     return found
 
 
-PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, without_gradients, hooks, gradients, draws, loops,
-                                    varying_floats, *steady.PROGRAMS)}
+PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, chosen_and_written, without_gradients, hooks,
+                                    gradients, draws, loops, varying_floats, *steady.PROGRAMS)}
 PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for name, options in steady.OPTIMIZERS.items()}
 
 

@@ -31,7 +31,7 @@ from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
-_WRITTEN = frozenset(("reshape", "permute", "slice", "flip"))       # steps to a view that NumPy has a view for, which may be written
+_WRITTEN = frozenset(("reshape", "slice"))       # steps to views that may be written so. (Through a transpose, it lies otherwise then.)
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
 _DATA = REGISTRY["data"]
 _INDICES = frozenset("ilq?")
@@ -92,6 +92,17 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
     if basic is None or (arrays and integers) or (arrays > 1 and any(k is Ellipsis for k in items)):
         return None
     return (tuple(items), True) if arrays else (basic, own)
+
+
+def _place(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
+    """Where the dimensions of index arrays are in the part that such a key takes of `ndim` dimensions, and how many these are."""
+    at = [i for i, k in enumerate(key) if isinstance(k, np.ndarray)]
+    masks = [key[i].ndim if key[i].dtype.kind == "b" else 0 for i in at]
+    count = max(1 if mask else key[i].ndim for i, mask in zip(at, masks, strict=True))
+    if at[-1] - at[0] >= len(at):                           # apart
+        return 0, count
+    rest = ndim - sum(mask or 1 for mask in masks) - sum(type(k) is slice for k in key)
+    return sum(rest if k is Ellipsis else 1 for k in key[:at[0]]), count
 
 
 def _window(x: Tensor) -> Any:
@@ -156,7 +167,10 @@ def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     eager_calls[0] += 1
     aval = Aval(part.shape, node.aval.dtype)
     known = node.attrs if node.fn is _DATA else known_of(node)
-    part = part if part.flags.c_contiguous else np.array(part, order="C")
+    if any(isinstance(k, np.ndarray) for k in key):         # as it is composed: rows are taken of what has the indexed dimensions in front
+        place, count = _place(key, held.ndim)
+        there, front = range(place, place + count), range(count)
+        part = np.moveaxis(np.ascontiguousarray(np.moveaxis(part, there, front)), front, there)
     return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, part)
 
 
@@ -177,6 +191,10 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
         if (found := _chosen(x, key)) is None:
             return False
         items, _ = found
+        arrays = [k for k in items if isinstance(k, np.ndarray)]
+        select = len(arrays) == 1 and arrays[0].dtype.kind == "b" and not isinstance(value, Tensor)
+        if arrays and not select and _place(items, x.ndim)[0]:          # composed, it lies otherwise in memory
+            return False
     if isinstance(value, Tensor):
         given = value._held() if value._device is x._device and not value._n.needs_grad else None
         if given is None or given.dtype is not x._n.aval.dtype:
