@@ -114,9 +114,11 @@ def chosen_and_written():
     """What is chosen by index arrays, or written, lies in memory as what is composed does: sums and products of it have the same bits."""
     found = []
     keys = (lambda x: (slice(None), [0, 4, 2]), lambda x: [3, 1], lambda x: x > 0, lambda x: (slice(None), x[0] > 0),
-            lambda x: (slice(2, 30), [1, 2]), lambda x: ([1, 2], slice(1, 5)), lambda x: (..., tg.tensor([1, 3])), lambda x: ([0, 1], [1, 2]))
+            lambda x: (slice(2, 30), [1, 2]), lambda x: ([1, 2], slice(1, 5)), lambda x: (..., tg.tensor([1, 3])),
+            lambda x: ([0, 1], [1, 2]))
     views = (lambda x: x.T[3], lambda x: x.T[:, 2:9], lambda x: x.view(-1)[5:90], lambda x: x[:, 4], lambda x: x.transpose(0, 1),
-             lambda x: x[3:9], lambda x: x.unsqueeze(1)[:, 0, 2:5])
+             lambda x: x[3:9], lambda x: x.unsqueeze(1)[:, 0, 2:5],
+             lambda x: x.reshape(1, 137, 41).transpose(1, 2)[0, 2:7])
     for k in range(4):
         for key in keys:
             x, z = given(k, 137, 41), given(k, 137, 41)

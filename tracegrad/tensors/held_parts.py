@@ -263,8 +263,8 @@ def _write_held(x: Tensor, key: tuple[Any, ...] | None, given: Any) -> bool:
     array = _array(node, root._device)
     if array is None or not array.flags.c_contiguous:
         return False
-    if isinstance(given, Node) and (given := _array(given, x._device)) is None:
-        return False
+    if isinstance(given, Node) and ((given := _array(given, x._device)) is None or not given.flags.c_contiguous):
+        return False                                        # (what is written elsewhere as it lies)
     made = part = np.array(array)                           # also of what NumPy has made a scalar
     try:
         for step in reversed(path):
