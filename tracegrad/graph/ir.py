@@ -92,7 +92,7 @@ ADDRESSED = (1 << 63) - 1        # bytes of a tensor, and elements along a dimen
 
 
 class Aval:
-    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers.
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     Raises OutOfMemoryError for a shape that no index reaches the end of: whatever makes a tensor of it is refused when it is called.
@@ -123,7 +123,7 @@ class Aval:
             if max(self.nbytes, *shape, 0) > ADDRESSED:
                 raise OutOfMemoryError(f"a {dtype} tensor of shape {self.shape} has {self.size} elements and {self.nbytes} bytes; indices "
                                        "have 64 bits, so neither may be 2**63 or more: make it smaller, or compute it in parts")
-            self.bounded = dtype.kind in "biu"
+            self.bounded = dtype.kind in "iu"
             cls._interned[key] = self
         return self
 

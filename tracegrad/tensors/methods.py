@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensors.cached_views import recalled
-from tracegrad.tensors.held_parts import reading, writing
+from tracegrad.tensors.held_parts import reading, rebinding, writing
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (
@@ -155,6 +155,7 @@ def install() -> None:
     PUBLIC.update({name: _as_views_of_each(PUBLIC[name]) for name in _VIEWS_OF_EACH})
     setattr(Tensor, "__getitem__", reading(recalled(Tensor.__getitem__)))  # noqa: B010 - to mypy it is another class's method
     setattr(Tensor, "__setitem__", writing(Tensor.__setitem__))  # noqa: B010
+    setattr(Tensor, "_rebind", rebinding(Tensor._rebind))  # noqa: B010
     for name in ("T", "mT", "H", "mH"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:

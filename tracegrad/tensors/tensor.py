@@ -148,7 +148,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             sliced |= node.fn is _SLICE
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
-        if not source.needs_grad and state.trace is None and result._trace is None:
+        if (not source.needs_grad or result._detached) and state.trace is None and result._trace is None:
             result._source = weakref.ref(source), self._version
             if sliced:                          # else where a batch starts would be an operand of all that is made of it
                 for view in (result, self) if self._source is not None else (result,):

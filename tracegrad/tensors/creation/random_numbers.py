@@ -17,7 +17,7 @@ from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
-from tracegrad.ops.arguments import integer
+from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays import random_bits
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.pointwise import where
@@ -321,9 +321,13 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         found = PUBLIC["searchsorted"](total, drawn, right=True)
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
-    node = where(valid, found, -1)._node()
-    checked = in_range(node, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
-    return new_tensor(checked, input.device)
+    return _choices(where(valid, found, -1), n)  # type: ignore[no-any-return]
+
+
+@on_nodes
+def _choices(index: Any, n: int) -> Any:
+    """The indices that multinomial drew of n."""
+    return in_range(index, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)
