@@ -13,12 +13,12 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.graph.operators import Named
-from tracegrad.nn.hooks import Hooked
+from tracegrad.nn.hooks import Hooked, as_registered
 from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import no_grad, state, unusual
+from tracegrad.support.modes import every_module, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
@@ -68,7 +68,7 @@ class Module(Hooked, TorchMethods, Named):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if unusual[0] and state.trace is not None:
             return called_in_trace(self, args, kwargs)
-        return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
+        return self._call_hooked(args, kwargs) if self._hooks or every_module else self.forward(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
@@ -81,7 +81,7 @@ class Module(Hooked, TorchMethods, Named):
             self.register_parameter(name, value)            # programs replace it, to make parameters without values
         elif isinstance(value, Module):
             self._forget(name, self._modules)
-            self._modules[name] = value
+            self._modules[name] = as_registered("module", self, name, value)
         elif isinstance(value, Buffer):
             self._forget(name, self._buffers)
             self.register_buffer(name, value, value.persistent)
@@ -93,7 +93,7 @@ class Module(Hooked, TorchMethods, Named):
             if value is not None and not isinstance(value, Tensor):
                 raise ArgumentTypeError(f"{type(self).__name__}.{name}: a buffer is a Tensor or None, got {type(value).__name__}; "
                                         "`del` it first to make it a plain attribute")
-            self._buffers[name] = value
+            self._buffers[name] = as_registered("buffer", self, name, value)
         elif name in own.get("_modules", ()):
             if value is not None:
                 raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Module or None, got {type(value).__name__}; `del` it "
@@ -136,7 +136,7 @@ class Module(Hooked, TorchMethods, Named):
             raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
                                 "nn.Parameter(tensor) makes one")
         self._forget(name, self._parameters)
-        self._parameters[name] = param
+        self._parameters[name] = param if param is None else as_registered("parameter", self, name, param)
 
     def _name_is_free(self, call: str, name: str, table: str) -> None:
         if not name or "." in name:
@@ -150,7 +150,7 @@ class Module(Hooked, TorchMethods, Named):
         if tensor is not None and not isinstance(tensor, Tensor):
             raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
         self._forget(name, self._buffers)
-        self._buffers[name] = tensor
+        self._buffers[name] = as_registered("buffer", self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -159,7 +159,7 @@ class Module(Hooked, TorchMethods, Named):
         if module is not None and not isinstance(module, Module):
             raise ArgumentError(f"add_module: {type(self).__name__}.{name} must be a Module or None, got {type(module).__name__}")
         self._forget(name, self._modules)
-        self._modules[name] = module
+        self._modules[name] = as_registered("module", self, name, module)
 
     register_module = add_module
 

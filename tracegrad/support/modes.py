@@ -102,6 +102,7 @@ unusual = [0]
 _counting = threading.RLock()
 state = _State()
 float32_matmul = ["highest"]               # what float32 products may be computed with, in all threads: see set_float32_matmul_precision
+every_module: dict[str, dict[int, Any]] = {}               # the hooks of all modules, of all threads, by kind: see nn/hooks.py
 
 
 class GradMode:
