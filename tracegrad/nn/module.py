@@ -51,7 +51,7 @@ class Module(Hooked, TorchMethods, Named):
     """
 
     _trace_all_attributes = True
-    _optional: ClassVar[tuple[str, ...]] = ()           # what state dicts may lack
+    _optional: ClassVar[Mapping[str, int]] = {}         # what state dicts may lack that are older than this version of the class
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -336,7 +336,7 @@ class Module(Hooked, TorchMethods, Named):
         """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
 
         prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors. Modules that define
-        `get_extra_state` have an entry for it.
+        `get_extra_state` have an entry for it. `_metadata` of the result: the version of each module's class, which loading it asks for.
         """
         places = [(f"{prefix}{path}." if path else prefix, module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
@@ -344,10 +344,12 @@ class Module(Hooked, TorchMethods, Named):
                 hook(module, start, keep_vars)
         found = OrderedDict((name, tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data)
                             for start, module in places for name, tensor in module._own_state(start))
+        metadata = {start[:-1]: {"version": module._version} for start, module in places}
+        vars(found)["_metadata"] = OrderedDict(metadata)
         for start, module in reversed(places):
             module._save_to_state_dict(found, start, keep_vars)
             for hook in list(module._hooks.get("state", {}).values()):
-                hook(module, found, start, {})
+                hook(module, found, start, metadata[start[:-1]])
         return found
 
     def _own_state(self, start: str) -> Iterator[tuple[str, Any]]:
@@ -373,20 +375,23 @@ class Module(Hooked, TorchMethods, Named):
             raise ArgumentTypeError(f"load_state_dict: state_dict must be a mapping of names to tensors, got {type(state_dict).__name__}")
         result = LoadResult([], [])
         values, errors = dict(state_dict), []                # type: ignore[var-annotated]
+        metadata = getattr(state_dict, "_metadata", None) or {}                 # of what `state_dict` gave; none of a plain dict
         places = [(f"{path}." if path else "", module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
             hooks = list(module._hooks.get("load_pre", {}).values())
             if hooks or type(module)._load_from_state_dict is not Module._load_from_state_dict:
                 mine = {k: v for k, v in values.items() if k.startswith(start)}         # its own and its parts', as torch hands them
+                local = {**metadata.get(start[:-1], {}), **({"assign_to_params_buffers": True} if assign else {})}
                 for hook in hooks:
-                    hook(module, mine, start, {}, strict, *result, errors)
-                module._load_from_state_dict(mine, start, {"version": module._version}, strict, *result, errors)
+                    hook(module, mine, start, local, strict, *result, errors)
+                module._load_from_state_dict(mine, start, local, strict, *result, errors)
                 values = {**{k: v for k, v in values.items() if not k.startswith(start)},
                           **{k: v for k, v in mine.items() if k.startswith(start)}}
             module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
         own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}
-        optional = {start + name for start, module in places for name in module._optional}
+        optional = {start + name for start, module in places for name, since in module._optional.items()
+                    if (metadata.get(start[:-1], {}).get("version") or 0) < since}
         result.missing_keys.extend(k for k in (*own, *extra) if k not in values and k not in optional)
         result.unexpected_keys.extend(k for k in values if k not in own and k not in extra)
         for _, module in reversed(places):

@@ -19,7 +19,7 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.arrays import random_bits
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
@@ -302,7 +302,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
 
     Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
-    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at. Raises DTypeError unless input is float.
+    probabilities, or too few positive ones, are an ArgumentError when the result is looked at. Raises DTypeError unless input is float.
 
     >>> tg.multinomial(tg.tensor([0.2, 0.8]), 5, replacement=True)
     """
@@ -324,8 +324,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
     node = where(valid, found, -1)._node()
-    checked = in_range(node, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
-    return new_tensor(checked, input.device)
+    few = "no sum of them 0" if replacement or k == 1 else f"at least {k} of each distribution positive, since nothing is drawn twice"
+    return new_tensor(in_domain(node, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few}"), input.device)
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)
