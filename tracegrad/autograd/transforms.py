@@ -32,8 +32,11 @@ def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[
     leaves, treedef = optree.tree_flatten(value, none_is_leaf=False)
     out = []
     for x in leaves:
-        if isinstance(x, (int, float, complex)) and not isinstance(x, bool):
-            x = tensor(x if isinstance(x, complex) else float(x))
+        if isinstance(x, (float, complex)):
+            x = tensor(x)
+        if type(x) is int:
+            raise DTypeError(f"{call}: can only differentiate with respect to floats and complex numbers, got the integer {x}; give "
+                             f"float({x}), or see argnums")
         if not isinstance(x, Tensor):
             raise DTypeError(
                 f"{call}: can only differentiate with respect to tensors, got {type_name(x)}; make one with tg.tensor(...), or see argnums"
