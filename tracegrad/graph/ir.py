@@ -57,6 +57,9 @@ class Size(tuple[int, ...]):
         """The product of the sizes."""
         return prod(self)
 
+    def __reduce__(self) -> Any:
+        return Size, (tuple(self),)
+
     @overload
     def __getitem__(self, key: SupportsIndex) -> int: ...
 
