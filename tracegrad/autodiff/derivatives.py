@@ -42,6 +42,19 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
     """
     order = dependents(outputs, inputs, older)
     live = set(order)
+    if not HOOKS:
+        return _walked(order, live, outputs, inputs, cotangents)
+    before = vars(HOOKS.walk).copy()
+    HOOKS.walk.live, HOOKS.walk.notes = live, {}
+    try:
+        return _walked(order, live, outputs, inputs, cotangents)
+    finally:
+        HOOKS.walk.live, HOOKS.walk.notes = before.get("live", frozenset()), before.get("notes")
+
+
+def _walked(order: Sequence[Node], live: set[Node], outputs: Sequence[Node], inputs: Sequence[Node],
+            cotangents: Sequence[Node | None]) -> list[Node | None]:
+    """`vjp` over the nodes between, in topological order."""
     adjoint: dict[Node, Any] = {}
     for out, given in zip(outputs, cotangents, strict=True):
         if given is not None and out in live:
@@ -54,8 +67,8 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         if ct is None:
             continue
         if HOOKS and node in HOOKS:
-            for hook in list(HOOKS[node].values()):
-                ct = hook(ct)
+            for key, hook in list(HOOKS[node].items()):
+                ct = ct if key == HOOKS.UNPACK else hook(ct)
         if node in wanted:
             result[node] = ct
         reaches = [o in live for o in node.operands]
@@ -69,7 +82,7 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
                 gradients = [bind(_ATTENTION_GRADIENT, (q, k, v, ct, *masks), attrs | {"index": i}) for i in range(3)]
                 pairs: list[tuple[Node, Any]] = [*written.back(gradients)]
             else:
-                contributions = pull_back(node, ct, reaches)
+                contributions = pull_back(HOOKS.restored(node) if HOOKS else node, ct, reaches)
                 if state.anomaly is not None:
                     state.anomaly(node, [c if goes_on else None for c, goes_on in zip(contributions, reaches, strict=True)])
                 pairs = list(zip(node.operands, contributions, strict=True))

@@ -67,6 +67,7 @@ class _State(threading.local):
     comparing: bool  # in a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     autocast: Any  # what casts the operands of products to 16 bits, or None: see amp.py
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
+    watch: tuple[Callable[[str, Any, Any], None], ...]  # what is told of each call of the user's: its name, its operands' nodes, its results
     symbolic: bool
     plain: bool
     usual: bool
@@ -93,7 +94,7 @@ class _Guard:
 
 
 GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "comparing": False, "anomaly": None,
-                         "autocast": None}
+                         "autocast": None, "watch": ()}
 for _name in (*GUARDS, "scopes"):
     setattr(_State, _name, _Guard(_name))
 # How many threads' states are not `usual`. Where none is, a hot path need not look at its own, which takes as long as twenty other fields.

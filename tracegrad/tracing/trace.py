@@ -83,7 +83,7 @@ class Traced:
             result = short[0].fast_replay(args)
             if result is not None:
                 return result
-        if state.symbolic or state.anomaly is not None:
+        if state.symbolic or state.anomaly is not None or state.watch:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are read
         try:
             replay, flat = self._found(args, kwargs)
