@@ -120,7 +120,7 @@ class saved_tensors_hooks:
     """A block in which what operations save for their derivatives goes through functions, as torch's does.
 
     pack_hook(x) is called when an operation is, with each tensor that its derivative reads: operands, a result, what a custom Function
-    saves. unpack_hook(what that returned) is called when the derivative is taken, and its tensor, of the same shape, dtype and device, is
+    saves. unpack_hook(what that returned) is called when the derivative is taken, and its tensor, of the same shape and device, is
     what the derivative reads. Which tensors an operation saves is the library's own affair: here some are computed of several primitives.
     Results of operations with several results (`svd`) stay as they are. The history keeps its own values as long as it is there, so memory
     is not saved: that is what `torch.utils.checkpoint` is for. Traced functions run untraced meanwhile.
@@ -199,36 +199,38 @@ class _Unpacking:
             original = node if place < 0 else operands[place]
             with no_grad():
                 tensor = self._unpack(packed)
-            _check(tensor, original)
+            tensor = _checked(tensor, original)
             if place < 0:
                 realize([tensor._node()], tensor._device)
                 value = resolve(tensor._node()).value
             elif original.needs_grad:
                 operands[place] = _with_history(tensor, original)
             else:
-                operands[place] = tensor.detach()._node()
+                operands[place] = tensor._node()
         made = GraphNode(node.fn, tuple(operands), node.attrs, node.aval, True)
         made.loc, made.value = node.loc, value
         return made
 
 
-def _check(tensor: Any, original: GraphNode) -> None:
+def _checked(tensor: Any, original: GraphNode) -> Tensor:
+    """What was unpacked, in the dtype of what was packed: hooks that compress need not know which tensors are bools."""
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(f"saved_tensors_hooks: unpack_hook must return a tensor, got {type_name(tensor)}")
-    if tensor.shape != original.shape or tensor.dtype != original.dtype:
-        raise ShapeError(f"saved_tensors_hooks: unpack_hook returned {tensor.dtype}{list(tensor.shape)} for a tensor of "
-                         f"{original.dtype}{list(original.shape)}; give back what was packed")
+    if tensor.shape != original.shape:
+        raise ShapeError(f"saved_tensors_hooks: unpack_hook returned a tensor of shape {tuple(tensor.shape)} for one of {original.shape}; "
+                         "give back what was packed")
     place = device_of(original) or find_device()
     if tensor._device is not place:
         raise DeviceError(f"saved_tensors_hooks: unpack_hook returned a tensor on {tensor._device} for one on {place}; move it with "
                           "x.to(device)")
+    return tensor.detach().to(dtype=original.dtype)
 
 
 def _with_history(tensor: Tensor, original: GraphNode) -> GraphNode:
     """The values of a tensor, whose derivative is that of the node that they were."""
     if not state.grad:
-        return variable(tensor.detach()._node())
-    return _Restored.apply(tensor.detach(), Tensor(original, tensor._device))._node()  # type: ignore[no-any-return]
+        return variable(tensor._node())
+    return _Restored.apply(tensor, Tensor(original, tensor._device))._node()  # type: ignore[no-any-return]
 
 
 class _Restored(Function):
