@@ -39,6 +39,7 @@ from tracegrad.graph.ir import Node, own_nodes, topological
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, saves
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.parts.view_steps import own_copy
@@ -265,6 +266,7 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
     flush(keep_history=False, works=works)
     for t in gradients:
         realize([t._node()], t._device, works=works)
+    HOOKS.let_go(walked)
     saving, staying = parted(walked)
     free_saved(saving)
     without_freed(map(weakref.ref, staying))

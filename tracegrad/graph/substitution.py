@@ -49,6 +49,12 @@ class Hooks:
         unpack = node.hooks.get(self.UNPACK) if node in self else None
         return node if unpack is None else unpack(node)
 
+    def let_go(self, nodes: Sequence[Node]) -> None:
+        """Forget what was packed for nodes that a backward has freed."""
+        for node in nodes if self else ():
+            if node in self:
+                node.hooks.pop(self.UNPACK, None)
+
     def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
         """The node's hooks, none if it had none."""
         if node not in self:

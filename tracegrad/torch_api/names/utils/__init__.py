@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from tracegrad.autograd.hooks import post_accumulate_hooks
@@ -21,7 +22,7 @@ def swap_tensors(t1: Tensor, t2: Tensor) -> None:
     for t in (t1, t2):
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(f"swap_tensors: takes two tensors, got {type_name(t)}")
-        if t._base is not None or t._trace is not None or any(ref() is not None for ref in getattr(t, "_aliases", ())):
+        if t._base is not None or t._trace is not None or any(isinstance(r, Tensor) and r._base is t for r in gc.get_referrers(t)):
             raise ArgumentError(f"swap_tensors: a tensor of shape {tuple(t.shape)} is a view, has views, or is of a trace; swap what has "
                                 "memory of its own")
         if id(t) in post_accumulate_hooks and post_accumulate_hooks[id(t)][1]:
