@@ -285,7 +285,8 @@ def second():
     g, = torch.autograd.grad((x @ x).sum(), x, create_graph=True)
     g.square().sum().backward()
 say("second", lambda: counts(second))
-net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten()), nn.Linear(64, 4))
+net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten()),
+                    nn.Linear(64, 4))
 def steps():
     for _ in range(4):
         net(torch.randn(2, 1, 8, 8)).sum().backward()

@@ -362,7 +362,7 @@ def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Nod
 
 
 def _arrival(create_graph: bool) -> Callable[[Node, Node], None]:
-    """What adds gradients to leaves as they come, and calls the hooks on that: hooks of what comes later see that it was done, as in torch."""
+    """What adds gradients to leaves as they come, and calls the hooks on that: before those of what comes later, as in torch."""
     def arrived(node: Node, ct: Node) -> None:
         own, state.own = state.own, None
         try:

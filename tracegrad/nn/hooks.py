@@ -61,7 +61,7 @@ def register(hooks: dict[str, dict[int, Any]], kind: str, what: Any, prepend: bo
 
 
 def as_registered(kind: str, module: Any, name: str, value: Any) -> Any:
-    """What becomes `module`'s attribute `name` in the place of `value`, as hooks of all modules have it. kind: "parameter", "buffer", ..."""
+    """What becomes a module's attribute in the place of `value`, as hooks of all modules have it. kind: "parameter", "buffer", "module"."""
     for hook in list(every_module.get(kind, {}).values()):
         given = hook(module, name, value)
         value = value if given is None else given

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, AutogradError, printable
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, printable
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Size
 from tracegrad.nn.parameter import Parameter
@@ -231,7 +231,10 @@ def _complex(real: Any, imag: Any = 0.0) -> complex:
 def _device(kind: Any, index: Any = None) -> Any:
     if type(kind) is not str or (index is not None and type(index) is not int):
         raise PickleError("has a torch.device of something else than a name and a whole number; the file is damaged")
-    return device_of[0](kind)
+    try:
+        return device_of[0](kind)
+    except DeviceError:                         # none like it is here; nothing in the file lies on it
+        return kind
 
 
 def _size(sizes: Any = ()) -> Size:

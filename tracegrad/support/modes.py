@@ -67,7 +67,7 @@ class _State(threading.local):
     comparing: bool  # in a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     autocast: Any  # what casts the operands of products to 16 bits, or None: see amp.py
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
-    watch: tuple[Callable[[str, Any, Any], None], ...]  # what is told of each call of the user's: its name, its operands' nodes, its results
+    watch: tuple[Callable[[str, Any, Any], None], ...]  # what is told of each call of the user's: its name, the nodes given and made
     symbolic: bool
     plain: bool
     usual: bool

@@ -144,7 +144,8 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
     home: the module of torch's that has it, under which it is pickled.
     """
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
-    shown, fn = fn, _of_numbers(fn) if fn is PUBLIC.get(fn.__name__) and fn.__name__ in _OF_NUMBERS else fn
+    shown: Any = fn
+    fn = _of_numbers(fn) if fn is PUBLIC.get(fn.__name__) and fn.__name__ in _OF_NUMBERS else fn
 
     @wraps(shown)
     def entry(*args: Any, **kwargs: Any) -> Any:

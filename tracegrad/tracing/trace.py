@@ -109,7 +109,7 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for kind in every_module.values() for k in kind)
+        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
         signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
@@ -147,7 +147,8 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        again = replay.short and flat is args and not (signature[2] or mode[3:] != (None,) or config.hold) and all(map(_simple, signature[3:]))
+        usual = mode[3:] == (None,) and not (signature[2] or config.hold)
+        again = replay.short and flat is args and usual and all(map(_simple, signature[3:]))
         self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
         return replay, flat
 
@@ -258,8 +259,7 @@ class Traced:
                 raise TraceError(
                     f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
                     "cannot watch (not an argument, closure variable, global or attribute), so a replay might be stale: "
-                    "pass it as an argument"
-                )
+                    "pass it as an argument")
 
     # ------------------------------------------------------------------------------------------------- looking at it
 

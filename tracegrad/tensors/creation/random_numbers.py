@@ -324,8 +324,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
     node = where(valid, found, -1)._node()
-    few = "the sum of a distribution positive" if replacement or k == 1 else f"at least {k} of a distribution positive: nothing is drawn twice"
-    return new_tensor(in_domain(node, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few}"), input.device)
+    few = "the sum of a distribution" if replacement or k == 1 else f"at least {k} of a distribution"
+    return new_tensor(in_domain(node, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few} positive"), input.device)
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -120,7 +121,7 @@ class FlopCounterMode:
             hook.remove()
         self._inside.clear()
         if self.display:
-            print(self.get_table(self.depth))
+            sys.stdout.write(f"{self.get_table(self.depth)}\n")
 
     def _begins(self, module: Any, *_: Any) -> None:
         if module not in self._names:
