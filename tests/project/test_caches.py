@@ -32,7 +32,7 @@ OTHERS = {
     "ops.primitives.formula": {"PAIR_FORMULAS": "registry"},
     "codegen.lower.context": {"LOWERINGS": "registry", "TARGET_LOWERINGS": "registry"},
     "codegen.kernel.ir.instructions": {"INSTRUCTIONS": "registry"},
-    "support.modes": {"float32_matmul": "state: a setting", "unusual": "a count", "every_module": "state: the hooks of all modules"},
+    "support.modes": {"float32_matmul": "state: a setting", "unusual": "a count"},
     "distributions.divergence": {"_RULES": "registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "execute.policy": {"eager_calls": "a count", "counts": "counts", "reasons": "counts"},

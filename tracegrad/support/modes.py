@@ -47,7 +47,8 @@ class Recorder(Protocol):
 class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
 
-    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. plain: nothing around has a say in
+    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. anew: so calls make their nodes anew, or because somebody
+    watches what they make. plain: nothing around has a say in
     what an operation does, so what it did before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a
     field of `GUARDS`, or `scopes`, is set.
     """
@@ -69,11 +70,12 @@ class _State(threading.local):
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
     watch: tuple[Callable[[str, Any, Any], None], ...]  # what is told of each call of the user's: its name, the nodes given and made
     symbolic: bool
+    anew: bool
     plain: bool
     usual: bool
 
     def __init__(self) -> None:
-        vars(self).update(GUARDS, scopes=(), symbolic=False, plain=True, usual=True)
+        vars(self).update(GUARDS, scopes=(), symbolic=False, anew=False, plain=True, usual=True)
 
 
 class _Guard:
@@ -86,6 +88,7 @@ class _Guard:
         fields = vars(owner)
         fields[self.name] = value
         fields["symbolic"] = owner.trace is not None or owner.examples > 0
+        fields["anew"] = fields["symbolic"] or bool(fields["watch"])
         fields["plain"] = plain = all(fields[name] == usual for name, usual in GUARDS.items())
         before, fields["usual"] = fields["usual"], plain and not fields["scopes"]
         if before != fields["usual"]:
