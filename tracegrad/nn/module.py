@@ -70,6 +70,8 @@ class Module(Hooked, TorchMethods, Named):
             return called_in_trace(self, args, kwargs)
         return self._call_hooked(args, kwargs) if self._hooks or every_module else self.forward(*args, **kwargs)
 
+    _call_impl = _wrapped_call_impl = __call__              # torch's names of it
+
     # ------------------------------------------------------------------------------------------------------- attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
