@@ -33,7 +33,8 @@ ALLOWED = {
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "shown": "inside a custom forward, which sets `hidden`",
     "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
-    "symbolic": "follows from the guards", "anew": "follows from the guards", "plain": "follows from the guards", "usual": "follows from the guards and the scopes",
+    "symbolic": "follows from the guards", "anew": "follows from the guards", "plain": "follows from the guards",
+    "usual": "follows from the guards and the scopes",
 }
 
 

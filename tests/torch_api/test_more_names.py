@@ -12,7 +12,7 @@ def test_versions_compare_as_numbers():
 from torch.torch_version import TorchVersion
 v = TorchVersion("2.14.1")
 say("kinds", lambda: [isinstance(torch.__version__, TorchVersion), isinstance(torch.__version__, str), torch.__version__ >= "2.4"])
-say("order", lambda: [[v > o, v >= o, v < o, v <= o, v == o, v != o] for o in
+say("order", lambda: [[v > o, v >= o, v < o, v <= o, v == o] for o in
                       ("2.4", "2.14.1", "2.14.1.0", "2.15.0a0", "2.14.1a1", "3", (2, 4), (2, 14, 1), [2, 15], "1.9.0+cu111")])
 say("before", lambda: [TorchVersion(a) < b for a, b in (("1.8.0a0+5", "1.8"), ("1.8.0rc1", "1.8.0rc2"), ("1.8.0", "1.8.0.post1"))])
 say("text", lambda: [v.split("."), f"{v}", v == "parrot", hash(v) == hash("2.14.1")])
@@ -68,12 +68,12 @@ def reals():
     return a, b
 say("reals", reals)
 class Plain(torch.optim.Optimizer):
-    def __init__(self, params: ParamsT, differentiable=False):
-        super().__init__(params, dict(differentiable=differentiable))
+    def __init__(self, params: ParamsT):
+        super().__init__(params, {})
     @_use_grad_for_differentiable
     def step(self):
         return torch.is_grad_enabled()
-say("steps", lambda: [Plain([torch.ones(1, requires_grad=True)], d).step() for d in (False, True)])
+say("steps", lambda: Plain([torch.ones(1, requires_grad=True)]).step())
 say("blocks", lambda: [is_traceable_wrapper_subclass(torch.ones(1)), get_worker_info(), len(noop_context_fn()),
                        [x.requires_grad for x in detach_variable((torch.ones(1, requires_grad=True) * 2, torch.ones(1)))]])
 def weak():
@@ -83,7 +83,8 @@ def weak():
     del x
     return before, len(held)
 say("weak", weak)
-say("norms", lambda: [torch._weight_norm(torch.arange(6.0).reshape(2, 3), torch.tensor([[2.0], [3.0]]), 0), torch._shape_as_tensor(torch.ones(2, 3))])
+say("norms", lambda: [torch._weight_norm(torch.arange(6.0).reshape(2, 3), torch.tensor([[2.0], [3.0]]), 0),
+                      torch._shape_as_tensor(torch.ones(2, 3))])
 class Wrapped(nn.Linear):
     def __call__(self, x):
         return 2 * self._call_impl(x)

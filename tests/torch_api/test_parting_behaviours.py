@@ -104,7 +104,7 @@ log = []
 class Part(nn.Module):
     _version = 3
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest):
-        log.append([prefix, local_metadata])
+        log.append([prefix, dict(local_metadata)])
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 def versions():
     model = nn.Sequential(Part(), nn.BatchNorm1d(2), nn.Linear(2, 2))

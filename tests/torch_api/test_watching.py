@@ -208,7 +208,7 @@ say("errors", errors)
 
 def test_packed_gradients_of_a_network_are_the_same_bits():
     """Through NumPy's arrays and back; each tensor that was packed is unpacked once, and let go of."""
-    program(NET + """
+    program("import torch\n" + NET + """
 import gc, weakref
 from torch.autograd.graph import saved_tensors_hooks
 class Held:

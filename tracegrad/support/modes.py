@@ -47,10 +47,9 @@ class Recorder(Protocol):
 class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
 
-    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. anew: so calls make their nodes anew, or because somebody
-    watches what they make. plain: nothing around has a say in
-    what an operation does, so what it did before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a
-    field of `GUARDS`, or `scopes`, is set.
+    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. anew: calls make their nodes anew,
+    because of that or since somebody watches what they make. plain: nothing around has a say in what an operation does, so what it did
+    before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a field of `GUARDS`, or `scopes`, is set.
     """
 
     grad: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.amp import autocast
+from tracegrad.support.dtypes import bfloat16
 from tracegrad.torch_api.names.accelerator import synchronize as synchronize
 from tracegrad.torch_api.names.cuda import Stream as Stream
 from tracegrad.torch_api.names.cuda import StreamContext as StreamContext
@@ -37,4 +38,7 @@ def set_device(device: Any) -> None:
 class amp:
     """torch.cpu.amp."""
 
-    autocast = staticmethod(autocast)
+    @staticmethod
+    def autocast(enabled: bool = True, dtype: Any = bfloat16, cache_enabled: bool = True) -> Any:
+        """`torch.amp.autocast` on the CPU."""
+        return autocast("cpu", dtype, enabled, cache_enabled)
