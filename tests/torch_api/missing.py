@@ -104,7 +104,6 @@ MISSING: dict[str, dict[str, str]] = {
     "torch.autograd": {
         "layouts": "NestedIOFunction",
         "rare": "enforce_grad_layout_policy set_multithreading_enabled",
-        "old": "variable",
     },
     "torch.optim": {
         "sparse": "SparseAdam",

@@ -69,7 +69,7 @@ def reals():
 say("reals", reals)
 class Plain(torch.optim.Optimizer):
     def __init__(self, params: ParamsT):
-        super().__init__(params, {})
+        super().__init__(params, dict(differentiable=False))
     @_use_grad_for_differentiable
     def step(self):
         return torch.is_grad_enabled()

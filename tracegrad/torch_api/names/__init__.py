@@ -24,7 +24,7 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
-from tracegrad.torch_api.names.torch_version import TorchVersion
+from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
@@ -36,7 +36,7 @@ from tracegrad.torch_api.storages import TypedStorage as TypedStorage
 from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
 from tracegrad.tracing.trace import trace
 
-__version__ = TorchVersion(VERSION)
+__version__ = _TorchVersion(VERSION)
 SymInt, SymFloat, SymBool = int, float, bool
 DeviceObjType = device
 sym_int, sym_float, sym_max, sym_min = int, float, max, min

@@ -39,7 +39,7 @@ def increment_version(tensor: Any) -> None:
     """Nothing."""
 
 
-class Handles:
+class _Handles:
     """Several handles as one."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
@@ -50,14 +50,14 @@ class Handles:
         for handle in self._handles:
             handle.remove()
 
-    def __enter__(self) -> Handles:
+    def __enter__(self) -> _Handles:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.remove()
 
 
-def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[[Any], None], *, mode: str = "all") -> Handles:
+def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[[Any], None], *, mode: str = "all") -> _Handles:
     """Call `fn` in each backward that reaches some of `tensors`: with a list of their gradients, None for those that it does not reach,
 
     when all of these are known; in the mode "any" with the first gradient. Raises AutogradError for a tensor that does not require grad,
@@ -88,7 +88,7 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[[Any], None
 
         return hook
 
-    return Handles([register_hook(t, on_one(k)) for k, t in enumerate(tensors)])
+    return _Handles([register_hook(t, on_one(k)) for k, t in enumerate(tensors)])
 
 
 # ---------------------------------------------------------------------------------------------------- saved tensors
