@@ -145,7 +145,7 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
     """
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
     shown: Any = fn
-    fn = _of_numbers(fn) if fn is PUBLIC.get(fn.__name__) and fn.__name__ in _OF_NUMBERS else fn
+    fn = _of_numbers(fn) if shown.__name__ in _OF_NUMBERS and PUBLIC.get(shown.__name__) is shown else fn
 
     @wraps(shown)
     def entry(*args: Any, **kwargs: Any) -> Any:

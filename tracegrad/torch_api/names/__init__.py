@@ -179,7 +179,7 @@ _check_value, _check_index, _check_type, _check_not_implemented = map(_checks, (
 
 def _shape_as_tensor(self: Any) -> Any:
     """The sizes, as integers."""
-    return tg.tensor(list(self.shape), dtype=tg.int64)
+    return tg.tensor(list(self.shape), dtype="int64")
 
 
 def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
