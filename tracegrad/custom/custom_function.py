@@ -16,7 +16,7 @@ import optree
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall, misuse
 from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
-from tracegrad.graph.ir import Aval, topological
+from tracegrad.graph.ir import Aval, tell, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
 from tracegrad.support.modes import no_grad, state
@@ -286,6 +286,8 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
         node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
         node.needs_grad = True
         call.node = weakref.ref(node)
+        if state.watch and not state.hidden:
+            tell(call.name, inputs, node)
     k = 0
     for o in outputs:
         if not isinstance(o, Tensor):

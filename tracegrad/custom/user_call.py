@@ -251,7 +251,7 @@ class UserCall(CustomCall):
         if not isinstance(leaf, Tensor):
             return "object", leaf
         place = next((k for k, out in enumerate(outputs) if out is leaf), None)
-        if place is not None:
+        if place is not None and not state.watch:           # (which may be there to pack what is saved: each is an operand then)
             return "output", place
         original = originals.get(id(leaf))
         node = (leaf if original is None or leaf._versions else original)._node()

@@ -139,7 +139,7 @@ def _contents(value: Any) -> Any:
 _CLASSES = {c.__name__: c for c in (
     plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostStart,
     plans.HostWait, plans.HostOperation, plans.HostBegin, plans.HostFinish, plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop,
-    plans.Check, plans.KnownCheck, plans.MatrixCheck, plans.LargeMatrixCheck, plans.Function, plans.Parameter)}
+    plans.Check, plans.DomainCheck, plans.MatrixCheck, plans.LargeMatrixCheck, plans.Function, plans.Parameter)}
 
 
 def load(found: Key | None) -> Plan | None:

@@ -28,7 +28,7 @@ from tracegrad.errors import (
     type_name,
 )
 from tracegrad.graph.cached_calls import CachedCall, calls, describe, learn
-from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.ir import Node, own_nodes, tell
 from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
@@ -98,6 +98,8 @@ def on_nodes(fn: F) -> F:
             result = fn(*plain_args, **kwargs)
             if known is not None:
                 learn(memo, key, nodes, result)
+            if outer is None and state.watch:
+                tell(name, (plain_args, kwargs), result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             again = _read(error, args, given)

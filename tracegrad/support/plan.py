@@ -403,13 +403,12 @@ class Check(Plain):
         return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
 
 
-class KnownCheck(Check):
-    """A tensor whose contents `call` was told, as `what`, when it was recorded."""
+class DomainCheck(Check):
+    """Values that `call` takes; `what` is the error where there were others."""
 
     def error(self, above: int, below: int, line: Line) -> TracegradError:
         """The error for what kernels wrote."""
-        return ArgumentError(f"{self.call}{line and f' at {line}'}: the tensor of {self.what} does not hold the values that were given for "
-                             "it, so other entries may differ from zero; give the values that it will hold, or record the call for these")
+        return ArgumentError(f"{self.call}{line and f' at {line}'}: {self.what}")
 
 
 class MatrixCheck(Plain):

@@ -160,3 +160,4 @@ def install(untraced: Any) -> None:
     step.__repr__ = lambda self: f"<{self.name().rpartition(':')[2]} object at {id(self):#x}>"
     size: Any = Size
     size.__repr__ = size.__str__ = lambda self: f"torch.Size({list(self)})"
+    size.__module__ = "torch"                               # under this name torch.save writes it

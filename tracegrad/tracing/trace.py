@@ -26,7 +26,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, kernels
 from tracegrad.support import dtypes, random_state
-from tracegrad.support.modes import float32_matmul, state, without_collection
+from tracegrad.support.modes import every_module, float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
@@ -77,12 +77,12 @@ class Traced:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if (short is not None and not kwargs and state.plain and config.recall
+        if (short is not None and not kwargs and state.plain and config.recall and not every_module
                 and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and short[3] == float32_matmul[0]):
             result = short[0].fast_replay(args)
             if result is not None:
                 return result
-        if state.symbolic or state.anomaly is not None:
+        if state.symbolic or state.anomaly is not None or state.watch:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are read
         try:
             replay, flat = self._found(args, kwargs)
@@ -108,16 +108,14 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast
+        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
         signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
             kinds = [type(a).__name__ for a in flat if not isinstance(a, Hashable)]
-            raise ArgumentError(
-                f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of tensors "
-                "and numbers, or objects that hash by identity (@dataclass(eq=False))"
-            ) from None
+            raise ArgumentError(f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of "
+                                "tensors and numbers, or objects that hash by identity (@dataclass(eq=False))") from None
         for replay in candidates:
             if not replay.change(flat):
                 break
@@ -148,7 +146,8 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        again = replay.short and flat is args and not (signature[2] or state.autocast or config.hold) and all(map(_simple, signature[3:]))
+        usual = mode[3:] == (None,) and not (signature[2] or config.hold)
+        again = replay.short and flat is args and usual and all(map(_simple, signature[3:]))
         self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
         return replay, flat
 
@@ -237,7 +236,9 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            grad, dtype, precision, autocast = signature[1]
+            grad, dtype, precision, autocast, *hooks = signature[1]
+            if hooks != [*previous[1][4:]]:
+                return "hooks of all modules came or went"
             if autocast != previous[1][3]:
                 return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
             if precision != previous[1][2]:
@@ -257,8 +258,7 @@ class Traced:
                 raise TraceError(
                     f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
                     "cannot watch (not an argument, closure variable, global or attribute), so a replay might be stale: "
-                    "pass it as an argument"
-                )
+                    "pass it as an argument")
 
     # ------------------------------------------------------------------------------------------------- looking at it
 

@@ -15,13 +15,14 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain, in_range
 from tracegrad.ops.arrays.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.arrays.reductions import mean, reduce, sum_
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.ops.primitives.reduction import total
+from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
@@ -44,6 +45,9 @@ def _reduced(name: str, loss: Node, reduction: str, weight: Any = None) -> Any:
 
 
 losses_that_broadcast: set[str] = set()    # and warn, as torch's do: for programs written for torch
+
+
+losses_that_refuse: set[str] = set()       # values outside their domain, as torch's do: for programs written for torch
 
 
 def _same_shape(name: str, input: Any, target: Any) -> None:
@@ -279,6 +283,11 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
     yes = where(zero, -100.0, log(where(zero, 1.0, input)))
     no = where(one, -100.0, log1p(-where(one, 0.0, input)))
     loss = where(le(abs_(target - 0.5), 0.5), -(target * yes + (1.0 - target) * no), nan)
+    if "binary_cross_entropy" in losses_that_refuse:
+        allowed = le(abs_(input - 0.5), 0.5) & le(abs_(target - 0.5), 0.5)
+        place = in_domain(where(allowed, const(0, dtypes.int64), const(-1, dtypes.int64)), 1, "binary_cross_entropy", "all elements of "
+                          "input and target should be between 0 and 1; binary_cross_entropy_with_logits takes scores")
+        loss = where(eq(place, 0), loss, nan)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 

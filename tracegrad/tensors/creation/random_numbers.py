@@ -19,7 +19,7 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays import random_bits
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
@@ -300,7 +300,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
 
     Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
-    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at. Raises DTypeError unless input is float.
+    probabilities, or too few positive ones, are an ArgumentError when the result is looked at. Raises DTypeError unless input is float.
 
     >>> tg.multinomial(tg.tensor([0.2, 0.8]), 5, replacement=True)
     """
@@ -321,13 +321,16 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         found = PUBLIC["searchsorted"](total, drawn, right=True)
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
-    return _choices(where(valid, found, -1), n)  # type: ignore[no-any-return]
+    return _choices(where(valid, found, -1), n, 1 if replacement else k)  # type: ignore[no-any-return]
 
 
 @on_nodes
-def _choices(index: Any, n: int) -> Any:
-    """The indices that multinomial drew of n."""
-    return in_range(index, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
+def _choices(index: Any, n: int, positive: int) -> Any:
+    """The indices that multinomial drew of n, -1 where fewer than `positive` probabilities are."""
+    few = "the sum of a distribution" if positive == 1 else f"at least {positive} of a distribution"
+    return in_domain(index, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few} positive")
+
+
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)

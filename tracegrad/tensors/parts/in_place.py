@@ -179,6 +179,9 @@ class InPlace(Handle):
         warn_of_real("copy_", node.dtype, self.dtype)
         with own_nodes():
             value = expanded("copy_", cast(node, self.dtype), self.shape)
+            old = self._node()
+            if state.grad and value.needs_grad and old.needs_grad and self._base is None and self._trace is state.trace:
+                value = bind(_REFILLED, (value, old), {})           # as in `_rebind`: what was there has a gradient, which is 0
         return self._rebind(own_copy(value) if value is node else value, "copy_")
 
     def zero_(self) -> Self:

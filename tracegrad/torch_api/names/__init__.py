@@ -24,6 +24,7 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
+from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
@@ -35,7 +36,7 @@ from tracegrad.torch_api.storages import TypedStorage as TypedStorage
 from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
 from tracegrad.tracing.trace import trace
 
-__version__ = VERSION
+__version__ = _TorchVersion(VERSION)
 SymInt, SymFloat, SymBool = int, float, bool
 DeviceObjType = device
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
@@ -162,6 +163,28 @@ def _check(condition: Any, message: Callable[[], str] | str | None = None) -> No
     """RuntimeError with the message unless the condition holds."""
     if not condition:
         raise RuntimeError(message() if callable(message) else message or "Expected condition to be True")
+
+
+def _checks(error: type[Exception]) -> Callable[..., None]:
+    def check(condition: Any, message: Callable[[], str] | str | None = None) -> None:
+        """The error with the message unless the condition holds."""
+        if not condition:
+            raise error(message() if callable(message) else message or "Expected condition to be True")
+
+    return check
+
+
+_check_value, _check_index, _check_type, _check_not_implemented = map(_checks, (ValueError, IndexError, TypeError, NotImplementedError))
+
+
+def _shape_as_tensor(self: Any) -> Any:
+    """The sizes, as integers."""
+    return tg.tensor(list(self.shape), dtype="int64")
+
+
+def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """v with the norms g over all dimensions but one."""
+    return v * (g / norm_except_dim(v, 2, dim))
 
 
 def _check_is_size(i: int, message: Any = None) -> None:
