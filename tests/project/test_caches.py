@@ -36,7 +36,7 @@ OTHERS = {
     "distributions.divergence": {"_RULES": "registry"},
     "support.cache": {"_tables": "the list of caches", "_caches": "the list of caches"},
     "execute.policy": {"eager_calls": "a count", "counts": "counts", "reasons": "counts"},
-    "execute.plan_cache": {"counts": "counts"},
+    "execute.plan_files": {"counts": "counts"},
     "runtime.programs.program": {"counts": "counts"},
     "execute.devices": {"aliases": "state: names of the default device"},
     "execute.realize": {"_detached": "state: what is to be cut from its history"},

@@ -146,7 +146,7 @@ class Operation:
         """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
         return max([y.size, *[o.size for o in operands]])
 
-    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_cache.py); None:
+    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_files.py); None:
     # unknown.
     described: Any = None
 

@@ -238,4 +238,4 @@ def _decoded(value: Any, arrays: memoryview, given: Sequence[Operation]) -> Any:
         return REGISTRY[what]
     if name == "on_host":
         return host_step(_decoded(what[0], arrays, given), _decoded(what[1], arrays, given))
-    raise ValueError(f"plan_cache: nothing is called {name}")
+    raise ValueError(f"plan_files: nothing is called {name}")
