@@ -115,3 +115,91 @@ for first in (True, False):
         say(f"layer {first} {weights}", lambda: layer(x, x))
 say("next", lambda: torch.rand(2))
 """, tolerance=1e-4)
+
+
+def test_whose_tensors_are():
+    """autoray, and so torchquad, asks the class's module; without torch's, what it computes loses its history."""
+    beside_torch("""
+import copy, pickle
+x = torch.ones(2)
+p = torch.nn.Parameter(x)
+say("classes", lambda: [str(type(x)), str(type(p)), type(x).__module__])
+say("pickled", lambda: [pickle.loads(pickle.dumps(torch.Tensor)) is torch.Tensor, pickle.loads(pickle.dumps(x)), copy.deepcopy(x)])
+say("shown", lambda: [str(x), repr(p)])
+""")
+
+
+def test_lists_of_tensors_of_other_classes():
+    beside_torch("""
+from collections import namedtuple
+Pair = namedtuple("Pair", "first second")
+class Own(list):
+    pass
+pair = Pair(torch.ones(2, requires_grad=True), torch.zeros(2))
+say("named tuples", lambda: [torch.cat(pair), torch.stack(pair, 1), torch.hstack(pair), torch.block_diag(*pair)])
+say("lists", lambda: [torch.stack(Own(pair)), torch.einsum("i,i", Own(pair)), torch.meshgrid(Own(pair), indexing="ij")])
+say("gradient", lambda: torch.autograd.grad(torch.cat(pair).sum(), Own([pair.first])))
+""")
+
+
+def test_operations_of_two_numbers():
+    """transformers' Longformer divides sizes by `torch.div`."""
+    beside_torch("""
+for name in ("add", "sub", "mul", "div", "true_divide", "floor_divide", "multiply"):
+    op = getattr(torch, name)
+    say(name, lambda: [op(7, 2), op(-7, 2.0), str(op(7, 2).dtype), str(op(7, 2.5).dtype)])
+say("rounded", lambda: torch.div(7, 2, rounding_mode="trunc") - 1)
+""")
+
+
+def test_names_that_packages_import():
+    beside_torch("""
+from torch.distributions.multivariate_normal import _precision_to_scale_tril
+from torch.nn.modules import CrossMapLRN2d
+from torch.utils.data._utils.pin_memory import pin_memory
+say("factor", lambda: [round(v, 4) for v in _precision_to_scale_tril(torch.tensor([[2.0, 0.5], [0.5, 1.0]])).flatten().tolist()])
+say("class", lambda: isinstance(torch.nn.LayerNorm(2), CrossMapLRN2d))
+say("generators", lambda: len(torch.cuda.default_generators))
+def refused(check, *args):
+    try:
+        check(*args)
+    except Exception as error:
+        return type(error).__name__
+say("checks", lambda: [refused(torch._check_tensor_all_with, ValueError, torch.tensor([True, value])) for value in (True, False)])
+say("more", lambda: [refused(check, False) for check in (torch._check_index, torch._check_value, torch._check_type)])
+""")
+
+
+def test_numbers_read_in_the_forward_of_a_function():
+    """zuko's adaptive solver: steps that are kept in ctx were chosen by `item()`, and backward differentiates at them."""
+    beside_torch("""
+class Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, f, x, t, *weights):
+        ctx.save_for_backward(x, t, *weights)
+        ctx.f, ctx.steps = f, []
+        for _ in range(3):
+            step = min(0.5, f(t, x).abs().max().item())
+            ctx.steps.append((x, t, step))
+            x, t = x + step * f(t, x), t + step
+        return x
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        _, _, *weights = ctx.saved_tensors
+        sums = [torch.zeros_like(w) for w in weights]
+        for x, t, step in reversed(ctx.steps):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                y = ctx.f(t, x)
+            along, *found = torch.autograd.grad(y, (x, *weights), g)
+            g, sums = g + step * along, [s + step * w for s, w in zip(sums, found)]
+        return (None, g, None, *sums)
+def run():
+    x = torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True)
+    w = torch.tensor([0.7, 0.1], dtype=torch.float64, requires_grad=True)
+    y = Solve.apply(lambda t, x: (x * w + t).tanh(), x, torch.zeros((), dtype=torch.float64), w)
+    (y * y).sum().backward()
+    return [y, x.grad, w.grad]
+say("gradients", run)
+""", 1e-12)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.autograd import backward, grad
+from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional, init
 from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
@@ -144,6 +145,7 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
     home: the module of torch's that has it, under which it is pickled.
     """
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
+    takes_numbers = fn.__name__ in _OF_NUMBERS
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +156,12 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
             if arranged is not None:
                 args, kwargs = arranged(args, kwargs)
             return overridden(entry, fn, args, kwargs)
-        return fn(*args, **kwargs)
+        try:
+            return fn(*args, **kwargs)
+        except DTypeError:
+            if not takes_numbers or not all(isinstance(a, (int, float, complex)) for a in args):
+                raise
+        return fn(*map(PUBLIC["tensor"], args), **kwargs)
 
     entry.__name__ = entry.__qualname__ = fn.__name__.strip("_") + "_" * _in_place(fn)
     entry.__module__ = home
@@ -209,6 +216,7 @@ _ARRANGED = {"cdist", "split", "stft"}
 _POSITIONAL = {("batch_norm", "running_mean"), ("batch_norm", "running_var")}
 # What makes plain tensors of anything, and tells of them.
 _SEEN_BY_MODES_ONLY = {"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"}
+_OF_NUMBERS = {"add", "sub", "mul", "div", "floor_divide"}         # torch makes tensors of two numbers here, and nowhere else
 
 
 @memoize(1)

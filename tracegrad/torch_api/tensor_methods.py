@@ -12,6 +12,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
 from tracegrad.support.layouts import layout
@@ -113,6 +114,7 @@ def _of_sparse_only(name: str) -> Callable[..., Any]:
 def install() -> None:
     """Give Tensor these methods."""
     cls: Any = Tensor
+    cls.__module__, Parameter.__module__ = "torch", "torch.nn.parameter"       # so programs tell whose they are, and `type(x)` shows it
     parts_of_tuples.extend((list, tuple))
     for name, (count, names) in _NUMBER_FIRST.items():
         for method in (name, f"{name}_"):

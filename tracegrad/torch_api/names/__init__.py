@@ -164,6 +164,22 @@ def _check(condition: Any, message: Callable[[], str] | str | None = None) -> No
         raise RuntimeError(message() if callable(message) else message or "Expected condition to be True")
 
 
+def _check_with(error_type: type[Exception], condition: Any, message: Callable[[], str] | None = None) -> None:
+    """The error of this type with the message unless the condition holds."""
+    if not condition:
+        raise error_type(message() if message else "Expected condition to be True")
+
+
+def _check_tensor_all_with(error_type: type[Exception], condition: Any, message: Callable[[], str] | None = None) -> None:
+    """The same of all elements of a bool tensor; in a trace, where there are no values, nothing."""
+    _check_with(error_type, state.trace is not None or bool(condition.all()), message)
+
+
+_check_index, _check_value = partial(_check_with, IndexError), partial(_check_with, ValueError)
+_check_type, _check_not_implemented = partial(_check_with, TypeError), partial(_check_with, NotImplementedError)
+_check_tensor_all = partial(_check_tensor_all_with, RuntimeError)
+
+
 def _check_is_size(i: int, message: Any = None) -> None:
     _check(i >= 0, message or f"Expected a size, got {i}")
 
