@@ -203,3 +203,65 @@ def run():
     return [y, x.grad, w.grad]
 say("gradients", run)
 """, 1e-12)
+
+
+def test_hooks_and_steps_of_ones_own(tmp_path):
+    """As torch_geometric's layers have, torchdiffeq's tests, and whole models in files."""
+    beside_torch(f"""
+from collections import OrderedDict
+from torch.utils.hooks import RemovableHandle
+FILE = {str(tmp_path / "file.pt")!r}
+hooks = OrderedDict()
+handle = RemovableHandle(hooks)
+hooks[handle.id] = print
+with RemovableHandle(hooks) as other:
+    hooks[other.id] = repr
+    say("two", lambda: len(hooks))
+say("one", lambda: len(hooks))
+handle.remove()
+say("none", lambda: len(hooks))
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        ctx.how = how
+        return 2 * x
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g, None
+y = Twice.apply(torch.ones(2, requires_grad=True), "doubled")
+say("left in ctx", lambda: [y.grad_fn.how, hasattr(y.grad_fn, "other"), hasattr((y + 1).grad_fn, "how")])
+
+def through_file():
+    torch.save({{"kinds": [int, str, range], "x": torch.ones(1)}}, FILE)
+    return [kind.__name__ for kind in torch.load(FILE, weights_only=False)["kinds"]]
+say("file", through_file)
+say("layouts", lambda: [str(torch.strided), repr(torch.sparse_csr), f"{{torch.channels_last}}"])
+x, ends = torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 0.0]]), torch.tensor([0, 2, 2, 3])
+say("segments", lambda: [torch._segment_reduce(x, "amax", offsets=ends), torch._segment_reduce(x, "mean", offsets=ends, initial=0)])
+""")
+
+
+def test_graphs_record_assertions():
+    beside_torch("""
+from torch.fx import symbolic_trace
+def f(x):
+    torch._assert(x.shape[-1] == 3, "three columns")
+    return 2 * x
+graph = symbolic_trace(f)
+say("value", lambda: graph(torch.ones(1, 3)))
+say("refused", lambda: graph(torch.ones(1, 2)))
+say("plain", lambda: [torch._assert(torch.ones(1) > 0, ""), torch._assert(1, "")])
+""")
+
+
+def test_graphs_have_einsum_with_its_operands():
+    """e3nn's code is made of such graphs, whose nodes are read as (equation, *operands)."""
+    beside_torch("""
+from torch.fx import symbolic_trace
+def f(x, y):
+    return torch.einsum("ij,j->i", (x, y)) + torch.einsum("ij,j->i", [x, y])
+graph = symbolic_trace(f)
+say("arguments", lambda: [len(node.args) for node in graph.graph.nodes])
+say("value", lambda: graph(torch.arange(4.0).reshape(2, 2), torch.ones(2)))
+""")

@@ -24,6 +24,7 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
+from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
@@ -106,7 +107,11 @@ def clear_autocast_cache() -> None:
 
 
 def _assert(condition: Any, message: str) -> None:
-    assert condition, message
+    """An AssertionError with the message unless the condition holds; graphs of torch.fx record it."""
+    if isinstance(condition, (bool, Tensor)):
+        assert condition, message
+    else:
+        overridden(_assert, lambda condition, message: _assert(bool(condition), message), (condition, message), {})
 
 
 def _assert_async(input: Any, assert_msg: str = "") -> None:
@@ -302,6 +307,9 @@ def _each(op: str) -> Callable[..., Any]:
 def _foreach_norm(self: Sequence[Any], ord: Any = 2, dtype: Any = None) -> list[Any]:
     """The vector norm of each tensor of a list."""
     return [tg.linalg.vector_norm(t, ord, dtype=dtype) for t in self]
+
+
+_segment_reduce = PUBLIC["segment_reduce"]
 
 
 def _standard_gamma(self: Tensor, generator: Any = None) -> Any:
