@@ -171,41 +171,6 @@ say("more", lambda: [refused(check, False) for check in (torch._check_index, tor
 """)
 
 
-def test_numbers_read_in_the_forward_of_a_function():
-    """zuko's adaptive solver: steps that are kept in ctx were chosen by `item()`, and backward differentiates at them."""
-    beside_torch("""
-class Solve(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, f, x, t, *weights):
-        ctx.save_for_backward(x, t, *weights)
-        ctx.f, ctx.steps = f, []
-        for _ in range(3):
-            step = min(0.5, f(t, x).abs().max().item())
-            ctx.steps.append((x, t, step))
-            x, t = x + step * f(t, x), t + step
-        return x
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, g):
-        _, _, *weights = ctx.saved_tensors
-        sums = [torch.zeros_like(w) for w in weights]
-        for x, t, step in reversed(ctx.steps):
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                y = ctx.f(t, x)
-            along, *found = torch.autograd.grad(y, (x, *weights), g)
-            g, sums = g + step * along, [s + step * w for s, w in zip(sums, found)]
-        return (None, g, None, *sums)
-def run():
-    x = torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True)
-    w = torch.tensor([0.7, 0.1], dtype=torch.float64, requires_grad=True)
-    y = Solve.apply(lambda t, x: (x * w + t).tanh(), x, torch.zeros((), dtype=torch.float64), w)
-    (y * y).sum().backward()
-    return [y, x.grad, w.grad]
-say("gradients", run)
-""", 1e-12)
-
-
 def test_hooks_and_steps_of_ones_own(tmp_path):
     """As torch_geometric's layers have, torchdiffeq's tests, and whole models in files."""
     beside_torch(f"""
