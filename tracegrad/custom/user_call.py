@@ -363,7 +363,9 @@ class UserCall(CustomCall):
 
     def _saved(self, node: Node, device: Device) -> Tensor:
         """A saved tensor, with the history that it had, whatever the gradients shall have: backward may differentiate again. A leaf is
-        the tensor that it was."""
+        the tensor that it was, and an opaque value a constant: its history says no more than that there is no second derivative."""
+        if node.fn is _OUTPUT and isinstance(node.operands[0].fn, OpaqueValue):
+            return self._tensor(node, device)
         if node.fn is not _VARIABLE or state.trace is not None:
             return Tensor(node, device, state.trace)
         leaf = leaves.get(node.attrs["uid"])

@@ -202,8 +202,9 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
                 raise different_devices(name, other, a)
         found.append(a)
         return a._operand()
-    if type(a) in (list, tuple):
-        return type(a)([_plain(name, b, found) for b in a])
+    if isinstance(a, (list, tuple)):                                # (a named tuple is made of its fields: it becomes a tuple)
+        plain = [_plain(name, b, found) for b in a]
+        return plain if isinstance(a, list) else tuple(plain)
     return a
 
 

@@ -95,7 +95,7 @@ ABSENT = {
     "torch.nested": "as_nested_tensor masked_select narrow nested_tensor nested_tensor_from_jagged to_padded_tensor",
     "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "Process Pool spawn start_processes",
-    "torch.nn": "CrossMapLRN2d",
+    **dict.fromkeys(("torch.nn", "torch.nn.modules"), "CrossMapLRN2d"),
     "torch.nn.parameter": "UninitializedBuffer UninitializedTensorMixin",
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
     "torch.utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter",

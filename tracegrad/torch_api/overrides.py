@@ -132,7 +132,8 @@ def overridable(fn: Any, name: str = "") -> Any:
     if fn not in _functions():
         return fn
     home = next((module for module, table in _HOMES.items() if table.get(fn.__name__) is fn), fn.__module__)
-    _wrappers[key] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None, home)
+    arranged = _flat if fn is PUBLIC["einsum"] else _arranged(fn) if fn.__name__ in _ARRANGED else None
+    _wrappers[key] = made = _entry(fn, arranged, home)
     if key is not fn:
         made.__name__ = made.__qualname__ = name
     return made
@@ -191,6 +192,11 @@ def _arranged(fn: Any) -> Callable[..., tuple[Any, Any]] | None:
         return tuple(bound.arguments.pop(name) for name in positional), dict(bound.arguments)
 
     return arranged
+
+
+def _flat(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """einsum's operands one by one, also where they were given as a list."""
+    return ((args[0], *args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else args), kwargs
 
 
 def _with_stacklevel(fn: Any) -> Any:

@@ -37,6 +37,7 @@ def is_available() -> bool:
 
 
 is_initialized = is_available
+default_generators = ()               # of devices: random numbers are made on the host
 _initialized = False                  # random states of a device would have to be kept beside the host's: see torch.utils.checkpoint
 
 
