@@ -339,16 +339,16 @@ def computed_early(node: Node, device: Device) -> bool:
     """
     if node.constant:                                                   # others have it, too: it gets no value
         return False
-    total, seen, stack = 0.0, set[Node](), [node]
+    seen, stack = set[Node](), [node]
     while stack:
         n = resolve(stack.pop())
         if n in seen or type(n.value) is buffers.HostBuffer:
             continue
-        seen.add(n)
-        if n.value is not None or n.needs_grad or len(seen) > FEW or not (n.operands or n.constant or n.fn.name == "offset"):
+        if n.value is not None or n.needs_grad or len(seen) == FEW or not (n.operands or n.constant or n.fn.name == "offset"):
             return False
-        total += numpy_time(n)
+        seen.add(n)
         stack += n.operands
+    total = sum(map(numpy_time, seen))
     if seen and total <= EARLY:
         realize([node], device)
     return total <= EARLY
