@@ -376,3 +376,30 @@ def test_integers_beside_indices_and_what_does_not_fit_go_at_length():
             write()
     with pytest.raises(tg.ShapeError, match="setitem"):
         x[x > 0] = tg.ones(3, 2)
+
+
+@pytest.mark.parametrize("recall", [True, False])
+@pytest.mark.parametrize("made", [lambda: tg.tensor(1), lambda: tg.tensor([0.0, 3.0, 1.0]).argmax(), lambda: tg.tensor(-2, dtype=tg.int32)])
+def test_what_an_integer_tensor_chooses_is_a_view(made, recall, monkeypatch):
+    """As in torch. (With index arrays beside it the part is a tensor of its own.)"""
+    monkeypatch.setattr(tg.config, "recall", recall)
+    x, wanted = tg.zeros(3, 4), np.zeros((3, 4))
+    for _ in range(4):
+        i = made()
+        k = int(i)
+        part, column, cell, own = x[i], x[:, i], x[i, i], x[i, [0, 1]]
+        part += 1
+        column *= 2
+        cell -= 0.5
+        own += 100
+        wanted[k] += 1
+        wanted[:, k] *= 2
+        wanted[k, k] -= 0.5
+        np.testing.assert_array_equal(x.numpy(), wanted)
+    w = tg.ones(3, 4, requires_grad=True)
+    y = w * 2
+    y[made()].mul_(3.0)
+    y[made()].sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), 6 * (np.arange(3) == int(made()) % 3)[:, None] * np.ones(4))
+    with pytest.raises(IndexError, match="index 5 is out of range for dimension 0"):
+        x[tg.tensor(5)]

@@ -61,11 +61,11 @@ def _forward(key: Any) -> tuple[Any, ...] | None:
 
 
 def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
-    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether these make of the part a tensor of its own.
+    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether the part is a tensor of its own: of arrays.
 
     None where NumPy means something else (integers, or several arrays and '...'), or does not hold a tensor.
     """
-    items, arrays, integers, own = list[Any](), 0, False, False
+    items, arrays, integers = list[Any](), 0, False
     for k in key if type(key) is tuple else (key,):
         if isinstance(k, Tensor):
             found = k._held() if k._device is x._device else None
@@ -76,7 +76,6 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
             k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
             if k is None:
                 return None
-            own = True
         elif type(k) is list and k and all(type(v) is int for v in k):
             k = np.array(k)
         elif type(k) is slice:
@@ -91,7 +90,7 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
     basic = _forward(tuple([k for k in items if not isinstance(k, np.ndarray)]))
     if basic is None or (arrays and integers) or (arrays > 1 and any(k is Ellipsis for k in items)):
         return None
-    return (tuple(items), True) if arrays else (basic, own)
+    return (tuple(items), True) if arrays else (basic, False)
 
 
 def _place(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
@@ -154,7 +153,7 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
 
 
 def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
-    """x[key], a tensor of its own, for a key with tensors or index arrays; None where NumPy does not hold x, or the result is large."""
+    """x[key], a tensor of its own, for a key with index arrays; None where NumPy does not hold x, or the result is large."""
     held, node = x._held(), x._n
     if held is None or node.needs_grad:
         return None

@@ -33,6 +33,8 @@ class Subscripts(Handle):
     def __getitem__(self, key: Any) -> Any:
         if type(key) is list:
             key = subscripts.sequence(key)
+        if not state.symbolic:
+            key = _known_places(key)
         if subscripts.is_basic(key):
             return self._view(subscripts.getitem(self, key, True, apart()))
         return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, apart())
@@ -75,6 +77,19 @@ class Subscripts(Handle):
     def __reversed__(self) -> Any:
         """The tensor with its first dimension the other way round, as torch has it: no iterator."""
         return self.flip(0) if self.shape else self
+
+
+def _known_places(key: Any) -> Any:
+    """The key with integer tensors of no dimensions as what they hold, if only these keep it from being one of a view, as in torch.
+
+    (In a trace nobody knows what they hold: what is read there is a tensor of its own.)
+    """
+    places = [k for k in (key if type(key) is tuple else (key,)) if isinstance(k, Subscripts) and not k.ndim and dtypes.is_int(k.dtype)]
+    if not places or any(k.dtype == dtypes.uint8 or not k._device.has_values for k in places):
+        return key
+    known = {id(k): k.item() for k in places}
+    found = tuple([known.get(id(k), k) for k in key]) if type(key) is tuple else known[id(key)]
+    return found if subscripts.is_basic(found) else key
 
 
 def _masks_of_bytes(call: str, key: Any) -> Any:
