@@ -106,7 +106,11 @@ class InPlace(Handle):
                                 "detach() or clone() inside")
         with own_nodes():
             after = put_back(before, steps, node, call)
-            return owner, after if state.grad else bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
+            if not state.grad:
+                after = bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
+            elif before.needs_grad and not after.needs_grad:            # as in _rebind
+                after = bind(_REFILLED, (after, before), {})
+            return owner, after
 
     def _guard(self, node: Node | None, call: str) -> None:
         """Raise an error if the code around must not give this tensor the value `node`; see scopes.py."""
