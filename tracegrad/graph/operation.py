@@ -77,6 +77,7 @@ class Operation:
     single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
     placeless: ClassVar[bool] = False       # NumPy computes an element to the same bits wherever it is (of exp it may not)
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
+    nonnegative: ClassVar[bool] = False     # no element of a float result is below 0 (it may be NaN)
     monotone: ClassVar[bool] = False        # no operand makes the result smaller by becoming larger
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;

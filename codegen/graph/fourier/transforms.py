@@ -39,10 +39,11 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
     Elsewhere the host's read and write arrays as they lie (`turned`).
     """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
-    if not any(node.fn in (_DFT, _REAL_DFT, _HALF_DFT) for node in graph):
+    transforms = (_DFT, _REAL_DFT, _HALF_DFT)
+    if not any(node.fn in transforms for node in graph):
         return graph
     if not wanted:
-        return turned(graph)
+        return turned(graph, transforms)
     composer = _Composer(target)
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from typing import Any
 
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
 
-_TRANSFORMS, _TURNED = frozenset(REGISTRY[name] for name in ("dft", "real_dft", "half_dft")), REGISTRY["turned_dft"]
+_TURNED = REGISTRY["turned_dft"]
 _SEEN = 200                                 # nodes that are looked at around a transform
 
 
-def turned(graph: Graph) -> Graph:
-    """The graph where a transform of a permuted array, and one that is only read in one other order, take that into themselves.
+def turned(graph: Graph, transforms: Container[Any]) -> Graph:
+    """The graph where these transforms of the host take permutations into themselves: of what they read, and of a result that is only
+    read in one other order.
 
     Not where what is around is permuted once more: it is in the transform's own order there, perhaps.
     """
-    transforms = [node for node in graph if node.fn in _TRANSFORMS and node.aval.size]
+    found = [node for node in graph if node.fn in transforms and node.aval.size]
     given: dict[Node, tuple[int, ...]] = {}
-    for node in transforms:
+    for node in found:
         users = graph.users(node)
         orders = {user.attrs["dims"] if user.fn.name == "permute" else None for user in users}
         dims = orders.pop() if len(orders) == 1 else None
         if dims is not None and node not in graph.outputs and _one_order(users, graph.users):
             given[node] = dims
-    taken = {node for node in transforms if (x := node.operands[0]).fn.name == "permute" and x.operands[0] not in given
+    taken = {node for node in found if (x := node.operands[0]).fn.name == "permute" and x.operands[0] not in given
              and _one_order([x], lambda n: n.operands)}
     if not given and not taken:
         return graph

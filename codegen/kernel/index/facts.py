@@ -110,17 +110,18 @@ def sign(node: Node, steps: int = 8) -> int:
     if name == "const":
         value = node.attrs["value"]
         return 0 if dtype_kind(node.dtype) not in "fiu" else 1 if value >= 0 else -1 if value < 0 else 0
-    if name in ("abs", "exp", "sqrt"):
+    if node.fn.nonnegative:
         return 1
-    if not steps or dtype_kind(node.dtype) != "f" or name not in ("neg", "mul", "div", "add"):
+    if not steps or dtype_kind(node.dtype) != "f":
         return 0
     if name == "neg":
         return -sign(operands[0], steps - 1)
-    a, b = operands
-    if name == "mul" and _magnitude(a) is _magnitude(b):     # x x, and -x x
-        return 1 if _negations(a) == _negations(b) else -1
-    first = sign(a, steps - 1)
-    second = sign(b, steps - 1) if first else 0
+    if name == "mul" and _magnitude(operands[0]) is _magnitude(operands[1]):     # x x, and -x x
+        return 1 if _negations(operands[0]) == _negations(operands[1]) else -1
+    if name != "add" and name not in ("mul", "div"):
+        return 0
+    first = sign(operands[0], steps - 1)
+    second = sign(operands[1], steps - 1) if first else 0
     return first * second if name != "add" else first if first == second else 0
 
 
