@@ -190,6 +190,27 @@ def host_alignment(device: cl.Device) -> int:
     return next((alignment for alignment in (1, base) if _reads(device, block[start + alignment :][:_PROBE])), 0)
 
 
+def host_writes(device: cl.Device) -> bool:
+    """Whether commands see what the host writes to a buffer that stays mapped, and the host what they write, one after the other."""
+    array, seen = np.zeros(_PROBE, np.uint8), np.empty(_PROBE, np.uint8)
+    both: Any = cl.map_flags.READ | cl.map_flags.WRITE
+    try:
+        context = cl.Context([device])
+        mem = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, _PROBE)
+        queue = cl.CommandQueue(context, device)
+        mapped, _ = cl.enqueue_map_buffer(queue, mem, both, 0, seen.shape, seen.dtype)
+        for value in (1, 3):
+            mapped[:] = value
+            cl.enqueue_copy(queue, seen, mem, is_blocking=True)
+            array[:] = value + 1
+            cl.enqueue_copy(queue, mem, array, is_blocking=True)
+            if not ((seen == value).all() and (mapped == value + 1).all()):
+                return False
+    except cl.Error:
+        return False
+    return True
+
+
 def _reads(device: cl.Device, array: np.ndarray[Any, Any]) -> bool:
     """Whether a buffer made of `array` shows what is written to the array afterwards, and one that is mapped what commands write."""
     seen = np.empty_like(array)

@@ -28,7 +28,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
-from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, plain_name
+from tracegrad.runtime.capabilities import Capabilities, capabilities, host_alignment, host_writes, plain_name
 from tracegrad.runtime.drivers.icd import driver_name, platforms
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.drivers.trial import contenders, faster, rank, remembered
@@ -54,6 +54,8 @@ HELD = 16
 
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
+
+_OTHER_NAMES = ("cuda", "hip", "mps", "rocm", "xpu")         # what GPUs are called elsewhere
 
 chosen: list[Any] = []          # the device of new tensors, once it was asked for or set
 
@@ -294,6 +296,11 @@ class Device(Placed, OfKind):
             return host_alignment(self.cl_device)
 
     @cached_property
+    def host_writes(self) -> bool:
+        """Whether the host may write buffers that stay mapped, between commands."""
+        return self.in_host_memory and host_writes(self.cl_device)
+
+    @cached_property
     def pool(self) -> MemoryPool:
         # PoCL allocates a plain buffer at its first use, and crashes if it cannot; ALLOC_HOST_PTR makes it allocate, or fail, at once.
         flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if self.traits.host_memory else 0)
@@ -440,7 +447,9 @@ def find(spec: str | int | Device = "") -> Device:
                          key=lambda device: text not in f"{device.driver} {device.platform}".lower())
     if not matches:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
-        raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
+        gpu = "; a GPU of any vendor is called 'gpu' here" if text.partition(":")[0] in _OTHER_NAMES else ""
+        raise NoDriverError(f"device: none matches {text!r}{gpu}; present are {listing}; `python -m tracegrad doctor` "
+                            "shows what is missing")
     if text:
         matches[0].undecided = ()                                # this driver was asked for
     return matches[0]

@@ -30,7 +30,7 @@ from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
-from tracegrad.runtime.staging import Arrival, mapped
+from tracegrad.runtime.staging import Arrival, write_over
 from tracegrad.support.cache import listed
 from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Launch, Line, Loop, Plan, Slot, Step, each
 
@@ -382,9 +382,9 @@ class Executable:
         Of a call that began before (a HostWait): wait for it, and upload.
         """
         slots = self.plan.slots
-        if step.into is not None and self.device.in_host_memory:
-            with mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
-                step.into(outs, *(buffers[i].contents(slots[i].shape, slots[i].dtype) for i in step.inputs))
+        if (into := step.into) is not None and self.device.in_host_memory:
+            arrays = [buffers[i].contents(*layout) for i, layout in zip(step.inputs, into.operands, strict=True)]
+            write_over(self.device, [buffers[i] for i in step.outputs], into.results, lambda outs: into(outs, *arrays))
             return
         if isinstance(step, HostWait):
             result = step.fn(self.begun.pop(step.inputs[0]))

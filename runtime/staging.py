@@ -20,11 +20,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
+from pyopencl._cl import PooledBuffer
 
 from tracegrad.support.dtypes import dtype_kind
 
@@ -270,11 +271,15 @@ def address(device: Any, queue: cl.CommandQueue, mem: Any) -> int:
     """Where a block of the pool is, on a device that computes in the host's memory: mapped once, for as long as the pool has it.
 
     Hold the lock. What commands write is there when the queue is finished (capabilities.host_alignment is about drivers where it is not).
+    With `device.host_writes` it may be written, too, before the next one is enqueued.
     """
     found = device.mapped.get(mem.int_ptr)
     if found is None:
         size = mem.get_info(cl.mem_info.SIZE)
-        array, _ = cl.enqueue_map_buffer(queue, mem, cl.map_flags.READ, 0, (size,), np.dtype(np.uint8), is_blocking=True)
+        flags: Any = cl.map_flags.READ
+        if device.host_writes:
+            flags |= cl.map_flags.WRITE
+        array, _ = cl.enqueue_map_buffer(queue, mem, flags, 0, (size,), np.dtype(np.uint8), is_blocking=True)
         found = device.mapped[mem.int_ptr] = array.__array_interface__["data"][0], array
     return found[0]  # type: ignore[no-any-return]
 
@@ -316,18 +321,22 @@ def frozen(array: np.ndarray[Any, Any]) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def mapped(device: Any, written: Sequence[Any], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
+def write_over(
+    device: Any, buffers: Sequence[Any], layouts: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], write: Callable[[list[Any]], None],
+) -> None:
+    """Have `write` write over the memory of Buffers, on a device that computes in the host's: it gets arrays of these shapes and dtypes."""
+    if device.host_writes and all(type(buffer.mem) is PooledBuffer for buffer in buffers):
+        write([buffer.contents(*layout) for buffer, layout in zip(buffers, layouts, strict=True)])
+        return
     arrays, maps = [], []
-    for buffer, slot in zip(written, slots, strict=True):
+    for buffer, (shape, dtype) in zip(buffers, layouts, strict=True):
         with device.lock:
             queue = device.use(device.host_queue)
-            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
+            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, shape, dtype, is_blocking=True)
         arrays.append(np.asarray(array))
         maps.append(array.base)
     try:
-        yield arrays
+        write(arrays)
     finally:
         for region in maps:
             with device.lock:

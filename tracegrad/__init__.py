@@ -126,7 +126,8 @@ _LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"tracegrad has no {name!r}")
+        near = [] if name.startswith("_") else import_module("difflib").get_close_matches(name, __dir__(), 1)   # Python looks at 750 names
+        raise AttributeError(f"tracegrad has no {name!r}{f'; did you mean {near[0]!r}?' if near else ''}", name=name)
     module = _LATER[name]
     return getattr(import_module(f"tracegrad.{module}"), name) if module else import_module(f"tracegrad.{name}")
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TracegradError
+from tracegrad.errors import ArgumentError, TracegradError, check_place
 from tracegrad.execute import matrix_trial
+from tracegrad.execute.devices import find_device
 from tracegrad.runtime import doctor
 from tracegrad.torch_api import programs
 from tracegrad.tracing.trace import Traced
@@ -54,31 +55,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen is None:
         parser.print_help(sys.stderr)
         return 2
-    if chosen == "run":
-        if not given.module and not Path(given.program).exists():
-            parser.error(f"run: there is no script {given.program!r}")
-        programs.run([given.program, *given.arguments], given.device, given.module)
-        return 0
+    if chosen == "run" and not given.module and not Path(given.program).exists():
+        parser.error(f"run: there is no script {given.program!r}")
     try:
-        if chosen in ("page", "profile"):
-            if chosen == "page" and given.output and not Path(given.output).parent.is_dir():
-                raise ArgumentError(f"-o {given.output}: there is no folder {str(Path(given.output).parent)!r}; make it first")
+        if chosen == "run" and given.device:
+            find_device(given.device)                         # a device that is not there is no error of the program's
+        elif chosen in ("page", "profile"):
+            if chosen == "page" and given.output:
+                check_place(f"-o {given.output}", given.output)
             name, traced = _traced(given.function, arguments)
             if chosen == "profile":
-                traced.profile(given.runs)                        # which prints it
-                return 0
-            path = given.output or f"{name}.html"
-            traced.page(path, given.runs)
-            print(f"wrote {path}")
-            return 0
-        if chosen == "bench":
+                print(traced.profile(given.runs))
+            else:
+                path = given.output or f"{name}.html"
+                traced.page(path, given.runs)
+                print(f"wrote {path}")
+        elif chosen == "bench":
             print(bench.row() if given.row else bench.report())
-            return 0
-        print(_COMMANDS[chosen][0]())
-        return int(chosen == "doctor" and any(f.level == "problem" for f in doctor.findings()))
+        elif chosen in _COMMANDS:
+            print(_COMMANDS[chosen][0]())
+            return int(chosen == "doctor" and any(f.level == "problem" for f in doctor.findings()))
     except TracegradError as error:
         print(f"{chosen}: {error}", file=sys.stderr)
         return 1
+    if chosen == "run":                                       # its errors are the program's
+        programs.run([given.program, *given.arguments], given.device, given.module)
+    return 0
 
 
 def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

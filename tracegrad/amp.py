@@ -7,14 +7,13 @@ for layers, for functions and methods, and in traces.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import warnings
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from tracegrad.errors import INTERNAL, ArgumentError
+from tracegrad.errors import ArgumentError, warn
 from tracegrad.execute.devices import aliases
 from tracegrad.graph.operators import Named
 from tracegrad.support import dtypes
@@ -158,6 +157,9 @@ class GradScaler(Named):
     Tensor(8., device='cpu')
     """
 
+    # A traced function that scales losses is recorded anew where the scale is another one.
+    _trace_reads: ClassVar[dict[str, Any]] = dict.fromkeys(("scale", "unscale_", "step", "get_scale"), operator.attrgetter("_scale"))
+
     def __init__(self, device: str = "cuda", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
                  growth_interval: int = 2000, enabled: bool = True) -> None:
         if growth_factor <= 1.0 or not 0.0 < backoff_factor < 1.0:
@@ -277,6 +279,5 @@ class GradScaler(Named):
 
 def _says(text: str) -> bool:
     """Warn the caller that something is switched off; False."""
-    depth = next(k for k, frame in enumerate(inspect.stack()) if not frame.filename.startswith(INTERNAL))
-    warnings.warn(text, stacklevel=depth + 1)
+    warn(text)
     return False

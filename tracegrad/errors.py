@@ -28,10 +28,10 @@ the user's program that was running.
 """
 
 import contextlib
+import os
 import re
 import sys
 import warnings
-from os.path import dirname
 from types import FrameType
 from typing import Any
 
@@ -43,7 +43,8 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", 
 
 
 # Where our code is, and what stands between it and the user where it enters a context.
-INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime", contextlib.__file__,
+_HERE = os.path.dirname(__file__)
+INTERNAL = (_HERE, os.path.dirname(_HERE) + "/codegen", os.path.dirname(_HERE) + "/runtime", contextlib.__file__,
             "<frozen ")                   # Python's own, such as runpy
 
 
@@ -71,11 +72,11 @@ def user_line(frame: FrameType | None = None) -> str:
     return "" if frame is None else f"{printable(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def warn(message: str) -> None:
-    """A UserWarning at the user's line, however deep the caller is."""
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning at the user's line, however deep the caller is."""
     frame = user_frame(sys._getframe(1)) or sys._getframe(1)
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry)
 
 
 def type_name(x: Any) -> str:
@@ -154,6 +155,15 @@ def check_function(call: str, given: Any, instead: str = "") -> Any:
         hint = f"; {instead}" if instead and hasattr(given, "requires_grad") else ""
         raise ArgumentTypeError(f"{call}: takes a function, got {type_name(given)}{hint}")
     return given
+
+
+def check_place(call: str, path: Any) -> None:
+    """Raise ArgumentError where no file can be written at `path`, before the work that makes its text."""
+    folder = os.path.dirname(os.fspath(path)) or os.curdir
+    if not os.path.isdir(folder):
+        raise ArgumentError(f"{call}: there is no folder {folder!r}; make it first: os.makedirs({folder!r})")
+    if os.path.isdir(path):
+        raise ArgumentError(f"{call}: {os.fspath(path)!r} is a folder; name a file in it")
 
 
 class DLPackError(TracegradError, BufferError):

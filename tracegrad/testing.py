@@ -119,19 +119,19 @@ def _by_rows(fn: Callable[..., Any], arguments: list[Any], wanted: list[int], k:
         row = autograd.grad(again, [arguments[i] for i in wanted], _unit(again, j), allow_unused=True)
         for i, g, column in zip(wanted, row, found, strict=True):
             column.append(np.zeros(arguments[i].numel()) if g is None else g.detach().numpy().reshape(-1))
-    return [np.array(rows).reshape(-1, arguments[i].numel()) for i, rows in zip(wanted, found, strict=True)]
+    return [np.array(rows).reshape(len(rows), arguments[i].numel()) for i, rows in zip(wanted, found, strict=True)]
 
 
 def _by_columns(fn: Callable[..., Any], arguments: list[Any], wanted: list[int], k: int) -> list[np.ndarray[Any, Any]]:
     """The derivatives of output k by each wanted argument, of forward mode: a column at a time."""
-    found = []
+    found, size = [], _outputs(fn, arguments)[k].numel()
     for i in wanted:
         def of_one(x: Any, i: int = i) -> Tensor:
             return _outputs(fn, [x if n == i else a for n, a in enumerate(arguments)])[k]
 
         x = arguments[i].detach()
         columns = [autograd.transforms.jvp(of_one, (x,), (_unit(x, c),))[1] for c in range(x.numel())]
-        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(x.numel(), -1).T)
+        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(x.numel(), size).T)
     return found
 
 

@@ -3,12 +3,13 @@
     python -m benchmarks.gradbench.contribute CHECKOUT
 
 `tools/tracegrad` gets the Dockerfile, the README and the list of evals; `python/gradbench/gradbench/tools/tracegrad` gets the Python, as a
-package of theirs. What is to be sent is that checkout's `git diff`.
+package of theirs, laid out by ruff with their settings. README.md beside this file says what to do with it.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,9 +28,11 @@ def write(checkout: Path) -> None:
     shutil.copytree(HERE / "upstream", tool)
     (tool / "evals.txt").write_text("".join(f"{name}\n" for name in sorted(EVALS)))
     for path in (HERE / "tool.py", HERE / "runs.py", *(HERE / "evals").glob("*.py")):
-        into = package / path.relative_to(HERE)
+        into = package / str(path.relative_to(HERE)).replace("tool.py", "run.py")             # as their tools' are called
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(path.read_text().replace("benchmarks.gradbench", "gradbench.tools.tracegrad"))
+    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
+        subprocess.run([sys.executable, "-m", "ruff", *words, str(package)], cwd=checkout, check=True)
 
 
 if __name__ == "__main__":

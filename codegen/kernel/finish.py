@@ -6,8 +6,8 @@ Indices that nothing reads go, what is the kernel's own gets its names, and valu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
-from itertools import pairwise
+from collections.abc import Sequence, Set
+from itertools import chain, pairwise
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import Var
@@ -70,6 +70,19 @@ def _sweep(w: Writer) -> None:
             todo += [item for item in block.items if isinstance(item, Block)]
     for var, name in zip(w.doubtful, names, strict=True):
         _call(var, name)
+
+
+def side_by_side(items: list[Any], starts: Sequence[int]) -> None:
+    """Statements that do the same for several vectors, which begin at `starts`, one of each in turn.
+
+    A core looks at a few hundred instructions ahead. Where those of one vector are as many, and each waits for the one before, it has
+    nothing else to do meanwhile. Nothing happens where the vectors have something in common, or a loop or a test.
+    """
+    ends = [*starts[1:], len(items)]
+    parts = [items[a:b] for a, b in zip(starts, ends, strict=True)]
+    alike = all(len({(type(s), s.node) for s in same}) == 1 for same in zip(*parts, strict=False))
+    if alike and len({*map(len, parts)}) == 1 and all(type(s) in (Declare, Assign, Store) for s in parts[0]):
+        items[starts[0]:] = chain.from_iterable(zip(*parts, strict=True))
 
 
 def name_own(w: Writer) -> None:

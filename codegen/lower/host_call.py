@@ -82,6 +82,6 @@ def _into(anchor: Node) -> HostInto | None:
     if fn.into is None:
         return None
     attrs = _call(anchor)
-    shapes = tuple(o.shape for o in anchor.operands)
-    results = tuple(a.shape for a in fn.avals(*[o.aval for o in anchor.operands], **attrs))
-    return HostInto(fn, tuple(attrs.items()), shapes, results) if all(0 not in s for s in (*shapes, *results)) else None
+    whole, operands = fn.with_operands([o.aval for o in anchor.operands])
+    layouts = [tuple([(a.shape, a.dtype) for a in avals]) for avals in (operands, whole.avals(*operands, **attrs))]
+    return HostInto(whole, tuple(attrs.items()), *layouts) if all(0 not in s for each in layouts for s, _ in each) else None

@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Local, Splat, whole
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Splat, Vector, whole
 from tracegrad.codegen.kernel.ir.kernel import Temp
 from tracegrad.codegen.kernel.ir.statements import Bound, BoundLike, bound
 from tracegrad.codegen.kernel.writer import Writer
@@ -256,12 +256,41 @@ class Running:
         """One more term, by the rule of the scan, or `parts` of what some make."""
         if self.low is not None:
             into_pair(self.ev, self.node, self.total, self.low, value, *low)
-        elif self.dtype != self.node.dtype:
-            fn: Any = self.node.fn
-            both = [self.total, self._wide(value)]
-            self.ev.writer.assign(self.total, self.ev.op(fn.combine, both, self.dtype, self.dtype, {}), self.node)
         else:
-            self.ev.writer.assign(self.total, self.ev.joined(self.node, self.total, value), self.node)
+            self.ev.writer.assign(self.total, self._both(self.total, self._wide(value)), self.node)
+
+    def take_all(self, terms: Local) -> None:
+        """What the lanes of a vector make, which are of the dtype that it goes on in."""
+        while terms.lanes > 1:
+            terms = self._named(self._both(Lanes(terms, "lo"), Lanes(terms, "hi")))
+        self.ev.writer.assign(self.total, self._both(self.total, terms), self.node)
+
+    def take_each(self, terms: Expression) -> Expression:
+        """The same terms, and what each of them makes with all before it, rounded.
+
+        Step by step a lane knows twice as many lanes: the upper half of each block takes in all that the lower half makes
+        (J. Sklansky, Conditional-sum addition logic, 1960). So sums of what is not negative never fall, as those made one by one do
+        not: where a lane rounds, it has rounded what the lane before it has. The next vector waits for one operation of these.
+        """
+        fn: Any = self.node.fn
+        nothing, found, half = Literal(fn.identity(self.dtype), self.dtype), self._named(self._wide(terms)), 1
+        while half < found.lanes:
+            last = [lane // half * half - 1 if lane & half else lane for lane in range(found.lanes)]
+            lower = Vector(tuple(Lanes(found, at) if at < lane else nothing for lane, at in enumerate(last)))
+            found = self._named(self._both(Lanes(found, last) if fn.selects_elements else lower, found))
+            half *= 2
+        each = self._named(self._both(Splat(self.total, found.lanes), found))
+        self.ev.writer.assign(self.total, self._both(self.total, Lanes(found, found.lanes - 1)), self.node)
+        return self._rounded(each)
+
+    def _both(self, a: Expression, b: Expression) -> Expression:
+        if self.dtype == self.node.dtype:
+            return self.ev.joined(self.node, a, b)
+        fn: Any = self.node.fn
+        return self.ev.op(fn.combine, [a, b], self.dtype, self.dtype, {})
+
+    def _named(self, x: Expression) -> Local:
+        return self.ev.writer.declare("so_far", x, self.node)
 
     def step(self, factor: Expression, term: Expression) -> None:
         """It becomes `factor` times it, and `term`."""
@@ -275,7 +304,10 @@ class Running:
     @property
     def value(self) -> Expression:
         """What it is, rounded."""
-        return self.total if self.dtype == self.node.dtype else self.ev.cast(self.total, self.node.dtype)
+        return self._rounded(self.total)
+
+    def _rounded(self, x: Expression) -> Expression:
+        return x if self.dtype == self.node.dtype else self.ev.cast(x, self.node.dtype)
 
     def _wide(self, x: Expression) -> Expression:
         return x if x.dtype == self.dtype or self.dtype == self.node.dtype else self.ev.cast(x, self.dtype)

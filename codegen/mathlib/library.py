@@ -38,7 +38,8 @@ _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|sma
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
 HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | {
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
-_CHAINS = {"erf", "erfcx", "erfc"}       # polynomials of floats by Horner's scheme: nothing waits for erf's, and erfc would lose an ulp
+# Polynomials of floats whose last steps go by Horner's scheme, and how many: else erfc would lose an ulp, and erf half of one.
+_CHAINS = {"erf": 16, "erfc": 16, "erfwhole": 3}
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
@@ -185,20 +186,19 @@ def _lanes(text: str, lanes: str, ctype: str) -> str:
     return f"({ctype})({', '.join(each)})" if lanes else each[0]
 
 
-def _polynomial(terms: list[str], x: str, chain: bool) -> str:
-    """By Horner's scheme (`chain`) or Estrin's, which takes a few multiplications more, but not every step of it waits for the one before.
+def _polynomial(terms: list[str], x: str, chain: int) -> str:
+    """By Estrin's scheme, which takes a few multiplications more than Horner's, but not every step of it waits for the one before.
 
-    On a core of Zen 5 a long kernel waits for its longest chain: exp and tanh of doubles take 83 % of the time, Black and Scholes's formula
-    90 %.
+    chain: how many steps, the last ones, go by Horner's, which rounds less. On a core of Zen 5 a long kernel waits for its longest chain:
+    exp and tanh of doubles take 83 % of the time, Black and Scholes's formula 90 %.
     """
-    if chain:
-        return reduce(lambda value, term: f"({value} * {x} + {term})", reversed(terms))
+    last, terms = terms[:chain], terms[chain:]
     power = x
     while len(terms) > 1:
         pairs = [f"({b} * {power} + {a})" for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[2 * len(pairs):]
         power = f"({power} * {power})"
-    return terms[0]
+    return reduce(lambda value, term: f"({value} * {x} + {term})", reversed(last), terms[0])
 
 
 def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tuple[str, bool]:
@@ -210,7 +210,8 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
     def poly(match: re.Match[str]) -> str:
         wide, name, x = match[1] == "D", match[2], match[3]
         terms = [f"(D)({c!r})" if wide else f"(T)({c!r})" for c in tables.POLY[name][1 if wide or double else 0]]
-        return _polynomial(terms, x, chain=len(terms) < 4 or (name in _CHAINS and not double))
+        chain = len(terms) if len(terms) < 4 else 0 if double else _CHAINS.get(name, 0)
+        return _polynomial(terms, x, min(chain, len(terms) - 1))
 
     def each(match: re.Match[str]) -> str:
         arguments = [a.strip() for a in match[2].split(",")]

@@ -75,6 +75,8 @@ class Reading:
                 self.forced.add(node)                        # put together once, and its parts computed there
             if parts and node in self.forced:
                 self.lists[node] = parts
+            if node.fn.name in ("pad", "concat") and self.read_around(node):
+                self.forced.add(node)
             self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
@@ -103,6 +105,35 @@ class Reading:
                         continue
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
+
+    def read_around(self, node: Node) -> bool:
+        """Whether rows with something at their ends are read where no loop can be cut so that tests are certain (`peeled`): from several
+        columns on by a kernel that is long, or has lines for each part of a list, or as windows that are too large to be written out.
+        There each vector would be read lane by lane; of rows that are stored it is a vector.
+        """
+        if node.fn.name == "pad":
+            ends = any(any(node.attrs[what][-1:]) for what in ("low", "high", "interior"))
+        else:
+            ends = node.attrs["dim"] == len(node.shape) - 1
+        if not ends or not self.target.traits.vectors:
+            return False
+        most = 4 * self.tuning.max_statements // 3           # of three loops: the inside and both ends
+        flops, starts, windows, todo = 0, set[int](), {node: 1}, [node]
+        while todo and len(windows) <= 4 * most and (flops <= most or len(starts) < 3):
+            reads = todo.pop()
+            for user in self.graph.users(reads):
+                if user in self.lists and self.lists[user].alike:
+                    flops += most + 1
+                if user in windows or user in self.forced or not is_inline(user):
+                    continue
+                windows[user] = windows[reads] * (user.attrs["size"] if user.fn.name == "unfold" else 1)
+                if windows[user] > self.tuning.unrolled:
+                    return True
+                if user.fn.name == "slice":
+                    starts.add(user.attrs["start"][-1])
+                flops += cost(user)
+                todo.append(user)
+        return flops > most and len(starts) > 2
 
     def parts(self, node: Node) -> Flat | None:
         """What a list of many parts is computed as by long work-items, and one of long parts that are made of others in own rows."""

@@ -368,6 +368,16 @@ def test_gradcheck_shows_the_worst_element(run):
     assert not gradcheck(run(wrong), x, raise_exception=False)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+@pytest.mark.parametrize("dtype", [tg.float64, tg.complex128])
+def test_gradcheck_of_nothing(shape, dtype):
+    """No element is wrong, as in torch (it was an error of a reshape)."""
+    x = tg.zeros(shape, dtype=dtype, requires_grad=True)
+    for fn in (lambda x: x * 2, lambda x: x.sum()):
+        assert gradcheck(fn, x, check_forward_ad=True)
+    assert gradgradcheck(lambda x: (x * x).sum(), x)
+
+
 def test_gradgradcheck_finds_a_wrong_second_derivative(run):
     x = f64(1.0, 3.0)
     second = square(slope=lambda x: 2.0 * x.detach())                              # a value without history

@@ -297,3 +297,18 @@ def test_integer_results_have_tangents_of_zero(function, traced):
     for transform in (tg.func.jacrev(function), lambda x: tg.func.vjp(function, x)):
         with pytest.raises(tg.DTypeError, match="can only differentiate"):
             transform(x)
+
+
+@pytest.mark.parametrize("write", [lambda d: d.zero_(), lambda d: d.fill_(2.0), lambda d: d.copy_(tg.ones(3)),
+                                   lambda d: d.__setitem__(..., tg.tensor([1.0, 2.0, 3.0]))])
+def test_a_mapped_gradient_of_what_is_overwritten_by_what_is_not_mapped(write):
+    """What a tensor is now and what it was have one shape, though one of them is mapped only."""
+    def f(x):
+        d, e = x * 2, (x * 1).detach()
+        write(d)
+        write(e)
+        return (d * x + e * x * x).sum()
+
+    x = tg.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]])
+    wanted = np.stack([tg.grad(f)(row).numpy() for row in x])
+    np.testing.assert_array_equal(tg.vmap(tg.grad(f))(x).numpy(), wanted)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.execute.test_plan_cache import graph_of, planned
+from tests.execute.test_plan_files import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Launch, Offset

@@ -35,6 +35,10 @@ NEVER: dict[str, Callable[[Any, Any], Any]] = {
     "abs": lambda x, z: -abs(x),
     "square": lambda x, z: -(x * x),
     "branches": lambda x, z: tg.where(x < 0, x, -x),
+    "negative times": lambda x, z: -x * x / 0.02,
+    "factor": lambda x, z: x ** 2 * -0.5,
+    "two squares": lambda x, z: -(x * x + z ** 2) / 8.0,
+    "times a magnitude": lambda x, z: -abs(x) * z.exp(),
 }
 SOMETIMES: dict[str, Callable[[Any, Any], Any]] = {
     "another's maximum": lambda x, z: x - z.amax(-1, keepdim=True),
@@ -46,6 +50,11 @@ SOMETIMES: dict[str, Callable[[Any, Any], Any]] = {
     "another's branches": lambda x, z: tg.where(z < 0, x, -x),
     "another limit": lambda x, z: tg.where(x < 1, x, -x),
     "positive branches": lambda x, z: tg.where(x < 0, -x, x),
+    "two factors": lambda x, z: -x * z,
+    "negative twice": lambda x, z: -(x * x) * -0.5,
+    "by a negative": lambda x, z: -(x * x) / -2.0,
+    "square and more": lambda x, z: z - x * x,
+    "squares apart": lambda x, z: -(x * x) + z * z,
 }
 
 

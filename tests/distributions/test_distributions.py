@@ -306,6 +306,25 @@ def test_mistakes(wrong, error, match):
         wrong()
 
 
+def test_a_continuous_bernoulli_has_no_probability_outside_of_its_interval():
+    """Without checks: below 0 the cumulative probability is 0, above 1 it is 1 (it was the formula's, 12 and -0.2)."""
+    d = tg.distributions.ContinuousBernoulli(tg.tensor([0.2, 0.5, 0.8]), validate_args=False)
+    assert d.cdf(tg.tensor([[-1.0], [0.0], [1.0], [3.0]])).tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("b", [0.5, 2.0])
+def test_the_last_quantile_of_kumaraswamy_has_gradients(b):
+    """It is 1 whatever the concentrations are (their gradients were NaN)."""
+    a, b = (tg.tensor(x, dtype=tg.float64, requires_grad=True) for x in (2.0, b))
+    q = tg.tensor([0.3, 1.0], dtype=tg.float64)
+    y = tg.distributions.Kumaraswamy(a, b).icdf(q)
+    assert y[1].item() == 1.0
+    assert [g.item() for g in tg.autograd.grad(y[1], [a, b], retain_graph=True)] == [0.0, 0.0]
+    of_b = tg.autograd.grad(y[0], b)[0].item()
+    up, down = (tg.distributions.Kumaraswamy(a.detach(), b.detach() + h).icdf(q)[0].item() for h in (1e-6, -1e-6))
+    assert of_b == pytest.approx((up - down) / 2e-6, rel=1e-6)
+
+
 def test_a_number_of_failures_has_the_dtype_of_the_chances():
     """It went by way of float32."""
     d = D.NegativeBinomial(1.7654321, t(CHANCE))

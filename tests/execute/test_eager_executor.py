@@ -382,3 +382,55 @@ def test_a_step_with_batch_norms_has_one_structure_from_the_third_on(monkeypatch
     assert counts[2:] == [counts[2]] * 5
     assert any(program.versions for program in made)
     assert int(layers[0][1].num_batches_tracked) == 7
+
+
+@pytest.mark.recall
+def test_integers_that_never_come_again_are_numbers_as_floats_are():
+    """A running mean divides by how many there were: each is another call, and none is deferred; nor is what was before they were known."""
+    mean, total = tg.zeros(8), np.zeros(8, np.float32)
+    for n in range(1, 40):
+        x = given(n, 8)
+        found = tg.tensor(x)
+        parts = [found / n, n / found, found - n, n - found, found * n, found / float(n)]
+        mean.add_((found - mean) / n)
+        total += (x - total) / np.float32(n)
+        wanted = [x / np.float32(n), np.float32(n) / x, x - n, n - x, x * np.float32(n), x / np.float32(n)]
+        for a, b in zip(parts, wanted, strict=True):
+            assert n < 5 or held(a._n.value) is not None
+            np.testing.assert_array_equal(a.numpy(), b.astype(np.float32))
+        assert n < 5 or held(mean._n.value) is not None
+    np.testing.assert_array_equal(mean.numpy(), total)
+    i = tg.tensor([1, 2, 3])
+    assert [(i * n).tolist() for n in (2**40, 3, True)] == [[2**40, 2**41, 3 * 2**40], [3, 6, 9], [1, 2, 3]]
+    assert [(tg.ones(1) * n).item() for n in (2**24 + 1, 2**24 + 3)] == [2.0**24, 2.0**24 + 4]
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("made", [lambda x: x.topk(2).values, lambda x: x.sort(descending=True).indices, lambda x: x.argsort(0),
+                                  lambda x: x.clone(), lambda x: tg.multinomial(x.abs() + 0.1, 1)])
+def test_sorts_copies_and_draws_are_done_when_called(made):
+    x = tg.tensor(given(0, 6, 5))
+    for _ in range(4):
+        found = made(x)
+    assert held(found._n.value) is not None
+
+
+@pytest.mark.recall
+def test_what_no_grad_takes_of_a_history_that_has_values():
+    """Its views are known calls: the node of what has no history is the same for the whole call."""
+    w = tg.tensor(given(0, 6), requires_grad=True)
+    for k in range(6):
+        y = w * float(k)
+        y.tolist()
+        with tg.no_grad():
+            view = y.reshape(2, 3)
+            twice = view.detach() * 2.0
+    assert held(view._n.value) is not None
+    assert held(twice._n.value) is not None
+    np.testing.assert_array_equal(twice.numpy(), (given(0, 6) * np.float32(5) * 2).reshape(2, 3))
+    y.sum().backward()
+    assert w.grad.tolist() == [5.0] * 6
+    node = weakref.ref(y._n)
+    y = view = None
+    assert node() is None                                       # nor is a history kept by what was taken of it
+    assert twice.shape == (2, 3)

@@ -91,6 +91,48 @@ def in_place():
     return found
 
 
+def by_hand():
+    """What a loop writes itself: parts by methods and masks, running values, parameters' data, gradients that are set to zero."""
+    x, w, mean, counts, found = given(0, 5, 6), given(1, 6).requires_grad_(), tg.zeros(6), tg.zeros(4, 3), []
+    for k in range(TIMES):
+        x[k % 5].mul_(0.5)
+        counts[k % 4].index_add_(0, tg.tensor([0, k % 3]), tg.ones(2))
+        mean.add_((x[k % 5] - mean) / (k + 1))
+        y = x.clone()
+        y[y > 0.5] = 0.25
+        y[[k % 5, 0]] = y[[0, k % 5]] * 2.0
+        (((y * w) ** 2).sum() / 3).backward()
+        w.data.sub_(0.01 * w.grad)
+        found += [y, y[y[:, 0] > 0], y.topk(2)[0], counts.sum(1), mean.clone(), w.grad.clone(), w.detach().clone()]
+        w.grad.zero_()
+        with tg.no_grad():
+            w[1:3] *= 0.99
+    return found
+
+
+def chosen_and_written():
+    """What is chosen by index arrays, or written, lies in memory as what is composed does: sums and products of it have the same bits."""
+    found = []
+    keys = (lambda x: (slice(None), [0, 4, 2]), lambda x: [3, 1], lambda x: x > 0, lambda x: (slice(None), x[0] > 0),
+            lambda x: (slice(2, 30), [1, 2]), lambda x: ([1, 2], slice(1, 5)), lambda x: (..., tg.tensor([1, 3])),
+            lambda x: ([0, 1], [1, 2]))
+    views = (lambda x: x.T[3], lambda x: x.T[:, 2:9], lambda x: x.view(-1)[5:90], lambda x: x[:, 4], lambda x: x.transpose(0, 1),
+             lambda x: x[3:9], lambda x: x.unsqueeze(1)[:, 0, 2:5],
+             lambda x: x.reshape(1, 137, 41).transpose(1, 2)[0, 2:7])
+    for k in range(4):
+        for key in keys:
+            x, z = given(k, 137, 41), given(k, 137, 41)
+            x[key(x)] = 2.5
+            z[key(z)] = z[key(z)] * 2.0
+            found += [f(u) for u in (x, z, x[key(x)]) for f in (tg.mean, lambda u: u.sum(0), lambda u: u.sum(-1), lambda u: u.T @ u)]
+        for view in views:
+            x = given(k, 137, 41)
+            part = view(x)
+            part.mul_(1.5).clamp_(min=0.1)
+            found += [x.sum(0), x.sum(1), x.T @ x, x @ x.T, part.sum(-1), (part * 2.0).mean()]
+    return found
+
+
 def without_gradients():
     tg.manual_seed(3)
     model, x, found = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5)), given(0, 3, 5), []
@@ -166,8 +208,8 @@ def varying_floats():
     return found
 
 
-PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, without_gradients, hooks, gradients, draws, loops, varying_floats,
-                                    *steady.PROGRAMS)}
+PROGRAMS = {f.__name__: f for f in (an_lstm, views, strided, in_place, by_hand, chosen_and_written, without_gradients, hooks,
+                                    gradients, draws, loops, varying_floats, *steady.PROGRAMS)}
 PROGRAMS |= {name: lambda name=name, options=options: trained(name, options) for name, options in steady.OPTIMIZERS.items()}
 
 

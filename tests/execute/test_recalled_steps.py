@@ -596,3 +596,24 @@ def test_histories_of_eager_calls(looking):
     del w, table, inner, part, y, loss, gradient, inner2, before
     gc.collect()
     assert node() is None
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("size", [6, 200])
+def test_gradients_that_are_set_to_zero_are_added_to_without_the_derivative(size, read, monkeypatch):
+    """`w.grad.zero_()`, or `zero_grad(set_to_none=False)`: the zeros are pending, and nobody reads them but the sum in their place."""
+    w, x, made = given(0, size, size).requires_grad_(), given(1, 3, size), []
+    vjp = derivatives.vjp
+    monkeypatch.setattr(derivatives, "vjp", lambda *args, **more: made.append(len(made)) or vjp(*args, **more))
+    for _ in range(8):
+        loss = ((x @ w) ** 2).sum()
+        loss.backward()
+        np.testing.assert_allclose(w.grad.numpy(), (2 * x.T @ (x @ w)).detach().numpy(), rtol=1e-4, atol=1e-4)
+        zeros = w.grad.zero_()
+        with tg.no_grad():
+            w.mul_(0.9)
+        if read:
+            loss.item()
+    assert len(made) < 5
+    assert not zeros.numpy().any()

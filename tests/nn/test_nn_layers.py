@@ -165,6 +165,7 @@ def test_two_inputs():
     check(nn.SmoothL1Loss(beta=0.5), np.where(d < 0.5, d ** 2, d - 0.25).mean(), a, c)
     check(nn.HuberLoss("sum", 0.5), np.where(d < 0.5, d ** 2 / 2, 0.5 * (d - 0.25)).sum(), a, c)
     check(nn.KLDivLoss("batchmean"), (q * (np.log(q) - np.log(p))).sum() / 7, np.log(p), q)
+    assert np.isnan(nn.KLDivLoss("batchmean")(tg.zeros(0, 5), tg.zeros(0, 5)).item())
     with pytest.raises(ArgumentError, match="reduction"):
         nn.HuberLoss("all")
 

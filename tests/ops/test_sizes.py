@@ -190,8 +190,8 @@ def test_long_rows(on: Any) -> None:
 
 
 def test_sorting(on: Any) -> None:
-    """Runs, blocks, and parts of merges."""
-    sizes = [*around(tuning().sort_run, 2 * tuning().sort_run, tuning().sort_block), 3 * tuning().sort_part + 5]
+    """Short rows, runs, blocks, and parts of merges."""
+    sizes = [*around(16 * tuning().sort_vectors, tuning().sort_run, 2 * tuning().sort_run, tuning().sort_block), 3 * tuning().sort_part + 5]
     check(on, [Case(text, n, "row", order=0) for n in sizes for text in ("x.sort(-1)[0]", "x.round().argsort(-1)")], "float32")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.execute.test_plan_cache import graph_of, planned
+from tests.execute.test_plan_files import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad.codegen.passes import compile_graph

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.execute.test_plan_cache import graph_of, planned
+from tests.execute.test_plan_files import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
 from tracegrad.codegen.passes import limits
 from tracegrad.graph.ir import Aval, Graph

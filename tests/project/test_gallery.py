@@ -100,6 +100,16 @@ IN_ITS_KERNELS = {
 }
 
 
+def test_a_program_takes_less_than_a_minute_of_processors():
+    """As docs/gallery.md says of each, with the day, by a command that is there."""
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    measured = {name: float(seconds) for name, seconds in re.findall(r"(?m)^\| (\w+) \| ([\d.]+) \|", text)}
+    assert {*measured} == {*BOUNDS}
+    assert max(measured.values()) < 60
+    assert re.search(r"`python -m benchmarks\.gallery`[^|]* 20\d\d-\d\d-\d\d", text)
+    assert {*importlib.import_module("benchmarks.gallery").PROGRAMS} == {*BOUNDS}
+
+
 @pytest.fixture(autouse=True)
 def as_a_script(monkeypatch):
     monkeypatch.syspath_prepend(str(GALLERY))

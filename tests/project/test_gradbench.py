@@ -279,18 +279,36 @@ def test_the_contribution_is_the_tool_as_a_package_of_the_suite(tmp_path):
     (tmp_path / "tools").mkdir()
     contribute.write(tmp_path)
     lines = (tmp_path / "tools" / "tracegrad" / "Dockerfile").read_text().splitlines()
-    assert lines[-1].startswith("LABEL org.opencontainers.image.source=")
+    assert lines[-1] == "LABEL org.opencontainers.image.source=https://github.com/gradbench/gradbench"
     module = next(line for line in lines if line.startswith("ENTRYPOINT")).split('"')[5]
     assert (tmp_path / "tools" / "tracegrad" / "evals.txt").read_text().split() == sorted(EVALS)
+    tool, code = tmp_path / "tools" / "tracegrad", package / "tracegrad"
+    assert {path.name for path in tool.iterdir()} == {"Dockerfile", "README.md", "evals.txt"}
+    assert {path.name for path in code.iterdir()} == {"run.py", "runs.py", "evals"}
+    assert f"COPY {code.relative_to(tmp_path)} " in (tool / "Dockerfile").read_text()
     asked = [{"id": 0, "kind": "define", "module": "particle"},
              {"id": 1, "kind": "evaluate", "module": "hello", "function": "double", "input": 3.0}]
-    code = Path(tg.__file__).parents[1] / "tracegrad"
-    (tmp_path / "tracegrad").symlink_to(code)
+    (tmp_path / "tracegrad").symlink_to(Path(tg.__file__).parents[1] / "tracegrad")
     done = subprocess.run([sys.executable, "-m", module], cwd=tmp_path, input="".join(f"{json.dumps(m)}\n" for m in asked), text=True,
                           capture_output=True, check=True, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path}/python/gradbench"})
     define, evaluated = map(json.loads, done.stdout.splitlines())
     assert define["success"], define
     assert evaluated["output"] == 6.0, evaluated
+
+
+def test_the_contribution_passes_the_suites_linters(tmp_path):
+    """Ruff with the settings of the suite's pyproject.toml; prettier wraps prose at 80 characters."""
+    (tmp_path / "python" / "gradbench" / "gradbench" / "tools").mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "pyproject.toml").write_text('[tool.ruff.lint]\nselect = ["E4", "E7", "E9", "F", "I", "RUF"]\nignore = ["E741"]\n')
+    contribute.write(tmp_path)
+    for words in (["check"], ["format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *words, "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+    text = (tmp_path / "tools" / "tracegrad" / "README.md").read_text()
+    assert all(len(line) <= 80 for line in re.sub(r"(?s)```.*?```", "", text).splitlines())
+    assert "\n## Commentary\n" in text                                   # as the suite's READMEs have, with a word about threads
+    assert "`--multithreaded`" in text
 
 
 EVAL = """

@@ -22,7 +22,8 @@ from tracegrad.tracing.replay import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = {"trace": lambda: Recording("test", tg.device()), "examples": lambda: 1, "hidden": lambda: True, "pulling": lambda: True,
-       "comparing": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False), "autocast": lambda: amp._casts("cpu", tg.bfloat16)}
+       "comparing": lambda: True, "anomaly": lambda: autograd.anomaly.Check(False), "watch": lambda: (print,),
+       "autocast": lambda: amp._casts("cpu", tg.bfloat16)}
 # The other fields, and why what was done under another value of theirs may be recalled all the same.
 ALLOWED = {
     "grad": "what is recalled is found by whether its operands require a derivative",
@@ -32,7 +33,8 @@ ALLOWED = {
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
     "shown": "inside a custom forward, which sets `hidden`",
     "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
-    "symbolic": "follows from the guards", "plain": "follows from the guards", "usual": "follows from the guards and the scopes",
+    "symbolic": "follows from the guards", "anew": "follows from the guards", "plain": "follows from the guards",
+    "usual": "follows from the guards and the scopes",
 }
 
 

@@ -215,3 +215,9 @@ def test_the_readmes_picture_is_that_of_the_program(monkeypatch):
     assert all(f">{line}</text>" in shown for line in picture.CODE.splitlines())
     assert "w_grad_i = " in shown
     assert all(f"{name}: {time:.0f} ms" in shown for name, time in picture.times().items())
+
+
+def test_the_changelog_has_each_heading_once_what_was_wrong_first():
+    unreleased = (ROOT / "CHANGELOG.md").read_text().partition("\n## [Unreleased]\n")[2].partition("\n## ")[0]
+    assert re.findall(r"(?m)^### (.*)$", unreleased) == ["Fixed", "Added", "Changed"]
+    assert re.findall(r"(?m)^(?!- |  |### |$).*$", unreleased) == []      # what a merge leaves of a bullet stands in none

@@ -13,7 +13,7 @@ import pyopencl as cl
 import pytest
 
 import tracegrad as tg
-from tests.execute.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
+from tests.execute.test_plan_files import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tests.helpers import corpus
 from tests.helpers.plan_audit import misnamed
 from tracegrad.execute.devices import upload

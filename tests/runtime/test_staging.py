@@ -17,7 +17,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.execute.devices import depart
-from tracegrad.runtime import staging
+from tracegrad.runtime import capabilities, staging
 from tracegrad.runtime.buffer import Buffer, empty, leaving, make_room, receive, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.staging import APART, PIECE, Ring
@@ -286,3 +286,28 @@ def test_a_transfer_that_fails_gives_its_memory_back(apart: Device, monkeypatch:
         with pytest.raises(OutOfMemoryError):
             depart(upload(apart, given), other, given.shape, np.float32).arrive()
     assert [len(free) for free in apart.pinned._free.values()] == [1]
+
+
+@pytest.mark.parametrize("stay_mapped", [True, False])
+def test_host_steps_write_into_buffers(stay_mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the memory stays mapped or is mapped for each: kernels behind a step see it, and arrays of results that are there stay."""
+    device = tg.device()
+    if not isinstance(device, Device) or not device.in_host_memory:
+        pytest.skip("host steps' results are copied to this device")
+    monkeypatch.setitem(device.__dict__, "host_writes", stay_mapped and device.host_writes)
+    f = tg.trace(lambda x: tg.fft.irfft(tg.fft.rfft(x * 2.0) * 3.0) + x)
+    given = [np.random.default_rng(k).standard_normal((3, 64)).astype(np.float32) for k in range(20)]
+    found = [f(tg.tensor(x)).numpy() for x in given]
+    for x, y in zip(given, found, strict=True):
+        np.testing.assert_allclose(y, 7.0 * x, rtol=1e-5, atol=1e-5)
+
+
+def test_a_driver_where_commands_do_not_see_what_the_host_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tg.device()
+    if not isinstance(device, Device) or not device.in_host_memory:
+        pytest.skip("its memory is no array of the host's")
+    assert capabilities.host_writes(device.cl_device)
+    copies = cl.enqueue_copy
+    monkeypatch.setattr(cl, "enqueue_copy", lambda queue, to, of, **options: copies(queue, to, np.zeros_like(of) if isinstance(
+        of, np.ndarray) else of, **options))
+    assert not capabilities.host_writes(device.cl_device)

@@ -36,6 +36,7 @@ def both_ways(fn, monkeypatch):
     found = fn()
     with monkeypatch.context() as patch:
         patch.setattr(held_parts, "_forward", lambda key: None)
+        patch.setattr(held_parts, "_write_held", lambda x, key, given: False)
         return found, fn()
 
 
@@ -265,3 +266,140 @@ def test_programs_of_views_and_writes_are_numpys(seed):
                 if draw.random() < 0.3:
                     assert np.array_equal(t.numpy(), a), said
         assert all(np.array_equal(t.numpy(), a) for a, t in zip(arrays, tensors, strict=True)), said
+
+
+WRITES = {
+    "index_add_": lambda part, k: part.index_add_(0, tg.tensor([0, 2, 0]), tg.full((3, 4), 0.5 * k)),
+    "mul_": lambda part, k: part.mul_(1.0 + k), "add_": lambda part, k: part.add_(part, alpha=0.25), "zero_": lambda part, k: part.zero_(),
+    "copy_": lambda part, k: part.copy_(tg.arange(4.0) * k), "masked_fill_": lambda part, k: part.masked_fill_(part > 0, -1.0 * k),
+    "clamp_": lambda part, k: part.clamp_(max=0.125 * k), "fill_": lambda part, k: part.fill_(k / 7),
+    "index_fill_": lambda part, k: part.index_fill_(1, tg.tensor([1]), 2.0 * k)}
+VIEWS = {"row": lambda x, k: x[k % 5], "transposed": lambda x, k: x[k % 5].T[:, :4].T,
+         "flat": lambda x, k: x.reshape(5, 12)[:, k % 5:k % 5 + 4],
+         "flipped": lambda x, k: x.flip(0)[k % 5], "permuted": lambda x, k: x.permute(1, 0, 2)[:, k % 5],
+         "all": lambda x, k: x.view(15, 4)}
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("write", WRITES)
+def test_parts_are_written_by_any_method(write, view, monkeypatch):
+    """... and what NumPy holds stays so: zeros into which a loop writes are not deferred until somebody reads them."""
+    def run(base):
+        x = base()
+        other, found = x[1:], []
+        for k in range(8):
+            part = VIEWS[view](x, k)
+            WRITES[write](part, k)
+            found.append(part)
+        waits = x._n.value is None
+        return waits, [x.numpy(), other.numpy(), *(y.numpy() for y in found), x._version]
+
+    for base in (lambda: tg.zeros(5, 3, 4), lambda: tg.tensor(given(5, 3, 4))):
+        (waits, found), (_, wanted) = both_ways(lambda base=base: run(base), monkeypatch)
+        assert not waits or view in ("flipped", "permuted", "transposed")
+        equal(found, wanted)
+
+
+def test_what_is_written_to_a_parameters_data_is_the_parameters(monkeypatch):
+    def run():
+        w = tg.tensor(given(3, 4), requires_grad=True)
+        before = (w * w).sum()
+        for k in range(4):
+            w.data.mul_(0.5)
+            w.data[1].add_(float(k))
+            with tg.no_grad():
+                w[2] += 1.0
+                w[:, 1].mul_(2.0)
+            w.detach().copy_(w.data + 1.0)
+        after = (w * w).sum()
+        after.backward()
+        return [w.is_leaf, w.requires_grad, w.detach().numpy(), w.grad.numpy(), w._version, before.item(), after.item()]
+
+    equal(*both_ways(run, monkeypatch))
+    w = tg.ones(3, requires_grad=True)
+    with pytest.raises(tg.AutogradError, match="a leaf tensor that requires grad"):
+        w[1:].mul_(2.0)
+
+
+CHOSEN = [[2, 0, -1], np.array([3, 3]), (slice(1, 6), [0, 2]), (None, slice(None), np.array([[0, 1], [2, 3]])), ([0, 1], [2, 3]),
+          ([1, 2], slice(2, 9), [0, 1]), (..., [5, 1]), "mask", "rows", "places", "ends", "place", ("rows", slice(1, 3)),
+          (slice(None), "four")]
+
+
+def chosen(key, x):
+    made = {"mask": lambda: x > 1, "rows": lambda: x[:, 0, 0] > 0, "four": lambda: tg.tensor([True, False, True, True]),
+            "places": lambda: tg.tensor([[0, 6], [-1, 2]]), "ends": lambda: slice(tg.tensor(1), tg.tensor(4)),
+            "place": lambda: tg.tensor(-2)}
+    return tuple(chosen(k, x) for k in key) if type(key) is tuple else made[key]() if type(key) is str else key
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("key", CHOSEN, ids=str)
+def test_elements_are_chosen_by_numpys_indices(key, dtype, monkeypatch):
+    def run():
+        x = tg.tensor(given(7, 4, 16, dtype=dtype))
+        part = x[chosen(key, x)]
+        waits, found = part._n.value is None, part.numpy()
+        part.add_(1)                                            # a tensor of its own, but of a slice
+        found = [found, x.numpy()]
+        y = x.clone()
+        y[chosen(key, y)] = 7
+        z = x.clone()
+        z[chosen(key, z)] = tg.tensor(found[0]) * 2
+        return waits, [*found, y.numpy(), z.numpy()]
+
+    (waits, found), (_, wanted) = both_ways(run, monkeypatch)
+    assert not waits
+    equal(found, wanted)
+    ours = given(7, 4, 16, dtype=dtype)
+    places = chosen(key, tg.tensor(ours))
+    items = places if isinstance(places, tuple) else (places,)
+    np.testing.assert_array_equal(found[0], ours[tuple(k.numpy() if isinstance(k, tg.Tensor) else k for k in items)])
+
+
+def test_integers_beside_indices_and_what_does_not_fit_go_at_length():
+    x = tg.tensor(given(7, 4, 16))
+    np.testing.assert_array_equal(x[0, :, [1, 2]].numpy(), given(7, 4, 16)[0][:, [1, 2]])             # NumPy's own has another shape
+    np.testing.assert_array_equal(x[:, [1, 2], ..., [0, 1]].numpy(), given(7, 4, 16)[:, [1, 2], [0, 1]])
+    for key in ([9], np.array([-8]), tg.tensor([7]), tg.tensor([True, False])):
+        with pytest.raises(tg.IndexOutOfRange, match="getitem"):
+            x[key].numpy()
+
+        def write(key=key):
+            y = x.clone()
+            y[key] = 1.0
+            y.numpy()
+
+        with pytest.raises(tg.IndexOutOfRange, match="setitem"):
+            write()
+    with pytest.raises(tg.ShapeError, match="setitem"):
+        x[x > 0] = tg.ones(3, 2)
+
+
+@pytest.mark.parametrize("recall", [True, False])
+@pytest.mark.parametrize("made", [lambda: tg.tensor(1), lambda: tg.tensor([0.0, 3.0, 1.0]).argmax(), lambda: tg.tensor(-2, dtype=tg.int32)])
+def test_what_an_integer_tensor_chooses_is_a_view(made, recall, monkeypatch):
+    """As in torch. (With index arrays beside it the part is a tensor of its own.)"""
+    monkeypatch.setattr(tg.config, "recall", recall)
+    x, wanted = tg.zeros(3, 4), np.zeros((3, 4))
+    for _ in range(4):
+        i = made()
+        k = int(i)
+        part, column, cell, own = x[i], x[:, i], x[i, i], x[i, [0, 1]]
+        part += 1
+        column *= 2
+        cell -= 0.5
+        own += 100
+        wanted[k] += 1
+        wanted[:, k] *= 2
+        wanted[k, k] -= 0.5
+        np.testing.assert_array_equal(x.numpy(), wanted)
+    w = tg.ones(3, 4, requires_grad=True)
+    y = w * 2
+    y[made()].mul_(3.0)
+    y[made()].sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), 6 * (np.arange(3) == int(made()) % 3)[:, None] * np.ones(4))
+    with pytest.raises(IndexError, match="index 5 is out of range for dimension 0"):
+        x[tg.tensor(5)]

@@ -727,3 +727,15 @@ def test_the_gradients_of_a_module_become_zeros_without_a_history():
     m.zero_grad(set_to_none=False)
     assert not m.weight.grad.requires_grad
     close(m.weight.grad, [[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("refill", [lambda d: d.zero_(), lambda d: d.__setitem__(slice(None), 0.3), lambda d: d.fill_(2.0)])
+def test_what_was_detached_and_written_with_a_history_keeps_one_when_it_is_overwritten(refill):
+    """As any tensor does: it requires grad, and the gradient of what was there is 0."""
+    x = tg.tensor([1.0, 2.0], requires_grad=True)
+    d = tg.zeros(2).detach()
+    d.copy_(x * 2)
+    refill(d)
+    assert d.requires_grad
+    d.sum().backward()
+    assert x.grad.tolist() == [0.0, 0.0]

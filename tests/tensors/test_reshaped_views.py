@@ -39,7 +39,8 @@ def test_steps_are_numpys():
 
 VIEWS = {
     "transposed": lambda x: x.permute(1, 2, 0).reshape(-1, 3), "flat": lambda x: x.permute(2, 0, 1).flatten(),
-    "columns": lambda x: x[:, :, 1:3].reshape(-1, 2), "rows": lambda x: x[:, 1:3].reshape(3, -1), "second": lambda x: x[:, :, ::2].ravel(),
+    "columns": lambda x: x[:, :, 1:3].reshape(-1, 2), "rows": lambda x: x[:, 1:3].reshape(3, -1),
+    "second": lambda x: x[:, :, ::2].reshape(-1),
     "cut": lambda x: x.permute(1, 0, 2).reshape(16, 3, 5, 4), "first": lambda x: x[1].reshape(-1), "kept": lambda x: x.reshape(3, -1),
     "unflat": lambda x: x[:, 1:].unflatten(2, (4, 5)), "again": lambda x: x.reshape(48, 20)[:, 5:10].reshape(3, 16, 5),
 }
@@ -131,3 +132,42 @@ def test_what_has_nothing_to_compute_is_a_view(name):
     z = tg.ones(3, 3, dtype=tg.complex64)
     getattr(tg, name)(z).add_(1j)
     assert (z == 1).all() == (name in ("conj", "adjoint"))              # of complex numbers these compute: no views
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("offset", [-1, 0, 2])
+def test_a_diagonal_lies_apart(order, offset):
+    """Each element of it lies a row and a column on, so most that reshape it copy, where torch and NumPy do."""
+    for a, b in ((0, 1), (2, 1), (0, 2)):
+        memory = np.zeros((3, 4, 3))
+        wanted = np.diagonal(memory.transpose(order), offset, a, b)
+        wanted.flags.writeable = True
+        x = tg.tensor(memory)
+        x.permute(*order).diagonal(offset, a, b).reshape(-1).fill_(1)
+        flat = wanted.view()
+        try:
+            flat.shape = (wanted.size,)             # raises where the elements would have to be moved
+        except AttributeError:
+            flat = wanted.copy().reshape(-1)
+        flat[:] = 1
+        np.testing.assert_array_equal(x.numpy(), memory)
+
+
+def test_ravel_copies_what_does_not_lie_row_by_row():
+    x = tg.zeros(3, 4)
+    for view in (x.T, x[:, 0], x[::2]):
+        view.ravel().fill_(1)
+    assert not x.any()
+    x[1:].ravel().fill_(1)
+    assert x.sum() == 8
+
+
+def test_views_of_each_of_several():
+    x, y = tg.zeros(3, 1), tg.zeros(2)
+    rows, columns = tg.meshgrid(x[:, 0], y, indexing="xy")
+    wide, long = tg.broadcast_tensors(x, y)
+    x += 1
+    y += 2
+    assert [t.sum() for t in (rows, columns, wide, long)] == [6, 12, 6, 12]
+    tg.broadcast_tensors(x, tg.zeros(3, 1))[0].fill_(5)
+    assert x.sum() == 15

@@ -99,12 +99,11 @@ MISSING: dict[str, dict[str, str]] = {
         "old": "clip_grad_norm",
     },
     "torch.nn.parameter": {
-        "rare": "UninitializedBuffer UninitializedTensorMixin is_lazy",
+        "rare": "UninitializedBuffer UninitializedTensorMixin",
     },
     "torch.autograd": {
         "layouts": "NestedIOFunction",
         "rare": "enforce_grad_layout_policy set_multithreading_enabled",
-        "old": "variable",
     },
     "torch.optim": {
         "sparse": "SparseAdam",
@@ -138,7 +137,7 @@ MISSING: dict[str, dict[str, str]] = {
             "onednn_fusion_enabled set_fusion_strategy strict_fusion trace_module",
     },
     "torch.library": {
-        "library": "fallthrough_kernel get_ctx get_kernel impl_abstract infer_schema register_autocast register_torch_dispatch "
+        "library": "fallthrough_kernel get_ctx get_kernel infer_schema register_autocast register_torch_dispatch "
             "register_vmap",
     },
     "torch.overrides": {

@@ -115,3 +115,119 @@ for first in (True, False):
         say(f"layer {first} {weights}", lambda: layer(x, x))
 say("next", lambda: torch.rand(2))
 """, tolerance=1e-4)
+
+
+def test_whose_tensors_are():
+    """autoray, and so torchquad, asks the class's module; without torch's, what it computes loses its history."""
+    beside_torch("""
+import copy, pickle
+x = torch.ones(2)
+p = torch.nn.Parameter(x)
+say("classes", lambda: [str(type(x)), str(type(p)), type(x).__module__])
+say("pickled", lambda: [pickle.loads(pickle.dumps(torch.Tensor)) is torch.Tensor, pickle.loads(pickle.dumps(x)), copy.deepcopy(x)])
+say("shown", lambda: [str(x), repr(p)])
+""")
+
+
+def test_lists_of_tensors_of_other_classes():
+    beside_torch("""
+from collections import namedtuple
+Pair = namedtuple("Pair", "first second")
+class Own(list):
+    pass
+pair = Pair(torch.ones(2, requires_grad=True), torch.zeros(2))
+say("named tuples", lambda: [torch.cat(pair), torch.stack(pair, 1), torch.hstack(pair), torch.block_diag(*pair)])
+say("lists", lambda: [torch.stack(Own(pair)), torch.einsum("i,i", Own(pair)), torch.meshgrid(Own(pair), indexing="ij")])
+say("gradient", lambda: torch.autograd.grad(torch.cat(pair).sum(), Own([pair.first])))
+""")
+
+
+def test_operations_of_two_numbers():
+    """transformers' Longformer divides sizes by `torch.div`."""
+    beside_torch("""
+for name in ("add", "sub", "mul", "div", "true_divide", "floor_divide", "multiply"):
+    op = getattr(torch, name)
+    say(name, lambda: [op(7, 2), op(-7, 2.0), str(op(7, 2).dtype), str(op(7, 2.5).dtype)])
+say("rounded", lambda: torch.div(7, 2, rounding_mode="trunc") - 1)
+""")
+
+
+def test_names_that_packages_import():
+    beside_torch("""
+from torch.distributions.multivariate_normal import _precision_to_scale_tril
+from torch.nn.modules import CrossMapLRN2d
+from torch.utils.data._utils.pin_memory import pin_memory
+say("factor", lambda: [round(v, 4) for v in _precision_to_scale_tril(torch.tensor([[2.0, 0.5], [0.5, 1.0]])).flatten().tolist()])
+say("class", lambda: isinstance(torch.nn.LayerNorm(2), CrossMapLRN2d))
+say("generators", lambda: len(torch.cuda.default_generators))
+say("marked", lambda: callable(torch.cuda.nvtx.range("name")))
+def refused(check, *args):
+    try:
+        check(*args)
+    except Exception as error:
+        return type(error).__name__
+say("checks", lambda: [refused(torch._check_tensor_all_with, ValueError, torch.tensor([True, value])) for value in (True, False)])
+say("more", lambda: [refused(check, False) for check in (torch._check_index, torch._check_value, torch._check_type)])
+""")
+
+
+def test_hooks_and_steps_of_ones_own(tmp_path):
+    """As torch_geometric's layers have, torchdiffeq's tests, and whole models in files."""
+    beside_torch(f"""
+from collections import OrderedDict
+from torch.utils.hooks import RemovableHandle
+FILE = {str(tmp_path / "file.pt")!r}
+hooks = OrderedDict()
+handle = RemovableHandle(hooks)
+hooks[handle.id] = print
+with RemovableHandle(hooks) as other:
+    hooks[other.id] = repr
+    say("two", lambda: len(hooks))
+say("one", lambda: len(hooks))
+handle.remove()
+say("none", lambda: len(hooks))
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        ctx.how = how
+        return 2 * x
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g, None
+y = Twice.apply(torch.ones(2, requires_grad=True), "doubled")
+say("left in ctx", lambda: [y.grad_fn.how, hasattr(y.grad_fn, "other"), hasattr((y + 1).grad_fn, "how")])
+
+def through_file():
+    torch.save({{"kinds": [int, str, range], "x": torch.ones(1)}}, FILE)
+    return [kind.__name__ for kind in torch.load(FILE, weights_only=False)["kinds"]]
+say("file", through_file)
+say("layouts", lambda: [str(torch.strided), repr(torch.sparse_csr), f"{{torch.channels_last}}"])
+x, ends = torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 0.0]]), torch.tensor([0, 2, 2, 3])
+say("segments", lambda: [torch._segment_reduce(x, "amax", offsets=ends), torch._segment_reduce(x, "mean", offsets=ends, initial=0)])
+""")
+
+
+def test_graphs_record_assertions():
+    beside_torch("""
+from torch.fx import symbolic_trace
+def f(x):
+    torch._assert(x.shape[-1] == 3, "three columns")
+    return 2 * x
+graph = symbolic_trace(f)
+say("value", lambda: graph(torch.ones(1, 3)))
+say("refused", lambda: graph(torch.ones(1, 2)))
+say("plain", lambda: [torch._assert(torch.ones(1) > 0, ""), torch._assert(1, "")])
+""")
+
+
+def test_graphs_have_einsum_with_its_operands():
+    """e3nn's code is made of such graphs, whose nodes are read as (equation, *operands)."""
+    beside_torch("""
+from torch.fx import symbolic_trace
+def f(x, y):
+    return torch.einsum("ij,j->i", (x, y)) + torch.einsum("ij,j->i", [x, y])
+graph = symbolic_trace(f)
+say("arguments", lambda: [len(node.args) for node in graph.graph.nodes])
+say("value", lambda: graph(torch.arange(4.0).reshape(2, 2), torch.ones(2)))
+""")

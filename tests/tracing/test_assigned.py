@@ -619,3 +619,26 @@ def test_a_counter_is_refused():
     assert step(tg.ones(12)).sum().item() == 12
     with pytest.raises(tg.TraceError, match="iterations was 1 and is 2"):
         step(tg.ones(12))
+
+
+@pytest.mark.parametrize("result", [lambda d, a: (d, a), lambda d, a: (d[1:], d, a), lambda d, a: (a, d[:1])])
+def test_what_was_written_with_a_history_is_returned_with_it_beside_what_it_was_detached_from(result):
+    def f(x, y):
+        a = x * 1.0
+        d = a.detach()
+        d.mul_(y)
+        return result(d, a)
+
+    for fn in (f, tg.trace(f)) * 2:
+        x, y = tg.tensor([1.0, 2.0]), tg.tensor([3.0, 4.0], requires_grad=True)
+        found = fn(x, y)
+        assert [t.requires_grad for t in found] == [t.requires_grad for t in f(x, y)]
+        sum((t * t.detach()).sum() for t in found if t.requires_grad).backward()
+        wanted = y.grad.numpy()
+        y.grad = None
+        sum((t * t.detach()).sum() for t in f(x, y) if t.requires_grad).backward()
+        np.testing.assert_array_equal(wanted, y.grad.numpy())
+        with tg.no_grad():
+            found[0].mul_(2)                    # they share their memory as before
+        before = [t.tolist() for t in f(x, y)]
+        assert [t.tolist() for t in found[1:]] != before[1:]

@@ -55,7 +55,8 @@ def test_a_training_step(kernels, capsys, tmp_path):
     found = step.profile(runs=3)
     step.timeline(tmp_path / "trace.json", runs=2)
 
-    text = capsys.readouterr().out
+    text = str(found)
+    assert capsys.readouterr().out == ""                               # print(f.profile()) shows it once
     assert {row.name for row in found} == set(step.kernels().names) == {launch.entry for launch in step.plan.launches}
     assert len(found) == len(list(found))
     assert found[0] in found[:1]
@@ -181,6 +182,11 @@ def test_what_is_refused(tmp_path):
     for ask in (f.profile, lambda: f.timeline(tmp_path / "t.json")):
         with pytest.raises(ArgumentError, match="call it once first"):
             ask()
+    for write in (f.page, f.timeline):
+        with pytest.raises(ArgumentError, match=f"^{write.__name__}: there is no folder .*nowhere'; make it first: os.makedirs"):
+            write(tmp_path / "nowhere" / "x")                           # said before anything is looked at, or measured
+        with pytest.raises(ArgumentError, match=f"^{write.__name__}: .* is a folder; name a file in it"):
+            write(str(tmp_path))
     x = normal(13)
     f(x)
     with pytest.raises(ArgumentError, match="profile: runs must be at least 1, got 0"):

@@ -1,11 +1,19 @@
 """What a traced function reaches by ways that its globals and closure do not show: imports in its body, attributes of functions,
 metaclasses, buffers, shapes of tensors from outside. The call after a change does what the plain function does."""
 
+import argparse
+import collections
 import ctypes
+import dataclasses
+import datetime
+import decimal
+import fractions
 import functools
 import operator
+import queue
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -163,6 +171,152 @@ def the_dtype_of_an_unused_parameter():
     return lambda x: x.to(model.dummy.dtype), model.double
 
 
+class Numbers(list):
+    """A container of the user's: it has attributes and methods, too."""
+
+    scale = 2.0
+
+    def total(self):
+        return sum(self) * self.scale
+
+
+class Words(str):
+    pass
+
+
+class Point(collections.namedtuple("Point", "x y")):
+    def norm(self):
+        return self.x * self.y
+
+
+@case
+def an_attribute_of_a_list():
+    numbers = Numbers([1.0])
+    return lambda x: x * numbers.scale, lambda: setattr(numbers, "scale", 3.0)
+
+
+@case
+def what_a_method_of_a_list_reads():
+    numbers = Numbers([1.0])
+    return lambda x: x * numbers.total(), lambda: setattr(numbers, "scale", 3.0)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: type("Table", (dict,), {})(a=1.0), lambda: type("Row", (tuple,), {})([1.0]), lambda: type("Bag", (set,), {})([1]),
+    lambda: type("Fixed", (frozenset,), {})([1]), lambda: type("Queue", (collections.deque,), {})([1]),
+    lambda: type("Ordered", (collections.OrderedDict,), {})(a=1.0), lambda: type("Word", (str,), {})("a"),
+    lambda: type("Number", (int,), {})(1), lambda: type("Real", (float,), {})(1.0), lambda: type("Array", (np.ndarray,), {})((1,)),
+    lambda: type("Call", (functools.partial,), {})(abs), lambda: type("Text", (bytearray,), {})(b"a"),
+    lambda: type("Weight", (tg.nn.Parameter,), {})(tg.ones(1)), collections.Counter, collections.OrderedDict,
+], ids=lambda make: type(make()).__name__)
+@pytest.mark.parametrize("of_class", [True, False])
+def test_an_attribute_of_a_container_of_the_users(make, of_class):
+    held = make()
+    (type(held) if of_class and type(held).__module__ != "collections" else held).scale = 2.0
+    f = tg.trace(lambda x: x * held.scale)
+    assert [f(tg.ones(1)).tolist() for _ in range(2)] == [[2.0]] * 2
+    held.scale = 3.0                                         # hides that of the class
+    assert f(tg.ones(1)).tolist() == [3.0]
+
+
+@case
+def a_method_of_a_named_tuple():
+    point = Point(1.0, 2.0)
+    return lambda x: x * point.norm(), lambda: setattr(Point, "norm", lambda self: 3.0)
+
+
+@case
+def another_word_that_equals():
+    """Words are equal by their letters; the code reads what else they hold."""
+    held = types.SimpleNamespace(word=Words("a"))
+    held.word.scale = 2.0
+
+    def change():
+        held.word = Words("a")
+        held.word.scale = 3.0
+
+    return lambda x: x * held.word.scale, change
+
+
+@case
+def another_class():
+    class Double:
+        def __call__(self, x):
+            return x * 2
+
+    class Triple(Double):
+        def __call__(self, x):
+            return x * 3
+
+    o = Double()
+    return lambda x: o(x), lambda: setattr(o, "__class__", Triple)  # noqa: PLW0108
+
+
+@case
+def another_class_of_a_layer():
+    class Scaled(tg.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 3
+
+    layer = tg.nn.Linear(2, 2)
+    return lambda x: layer(x), lambda: setattr(layer, "__class__", Scaled)  # noqa: PLW0108
+
+
+@case
+def values_of_a_dictionary():
+    scales = {"a": 1.0}
+    values = scales.values()
+    return lambda x: x * sum(values), lambda: scales.update(a=3.0)
+
+
+@case
+def a_key_that_equals():
+    table = {1: 0}
+    return lambda x: x * (2.0 if next(iter(table)) is True else 3.0), lambda: (table.clear(), table.update({True: 0}))
+
+
+@case
+def a_member_of_a_set_that_equals():
+    members = {1}
+    return lambda x: x * (2.0 if next(iter(members)) is True else 3.0), lambda: (members.clear(), members.add(True))
+
+
+@case
+def a_computed_name_of_a_namespace():
+    settings = argparse.Namespace(scale=2.0)
+    return lambda x: x * functools.reduce(getattr, ["scale"], settings), lambda: setattr(settings, "scale", 3.0)
+
+
+@case
+def a_computed_name_of_a_simple_namespace():
+    settings = types.SimpleNamespace(scale1=2.0)
+    return lambda x: x * getattr(settings, f"scale{1}"), lambda: setattr(settings, "scale1", 3.0)
+
+
+@case
+def an_event():
+    event = threading.Event()
+    return lambda x: x * 2 if event.is_set() else x, event.set
+
+
+@case
+def the_size_of_a_queue():
+    waiting = queue.Queue()
+    return lambda x: x * waiting.qsize(), lambda: waiting.put(1)
+
+
+@case
+def the_rate_of_a_scheduler():
+    scheduler = tg.optim.lr_scheduler.StepLR(tg.optim.SGD([tg.nn.Parameter(tg.ones(1))], lr=2.0), 1)
+    return lambda x: x * scheduler.get_last_lr()[0], scheduler.step
+
+
+@case
+def the_scale_of_losses():
+    scaler = tg.amp.GradScaler("cpu", init_scale=2.0)
+    return scaler.scale, lambda: scaler.update(3.0)
+
+
 @pytest.mark.parametrize("make", CASES)
 def test_a_change_is_seen(make):
     f, change = make()
@@ -210,3 +364,99 @@ def test_numpys_generator_first_used_in_the_body():
                "f = tg.trace(lambda x: x + np.random.rand())\nf(tg.ones(1))\nf(tg.ones(1))\n")
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert "changes Python state that it reads" in done.stderr
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: object
+    words: tuple = ()
+
+
+class Named:
+    """Equal by its name; what the code reads is its scale."""
+
+    def __init__(self, name, scale):
+        self.name, self.scale = name, scale
+
+    def __eq__(self, other):
+        return isinstance(other, Named) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def times(self, x):
+        return x * self.scale
+
+
+def worded(scale):
+    word = Words("a")
+    word.scale = scale
+    return word
+
+
+ARGUMENTS = {
+    "an int and a float": (lambda x, o: x * o.scale, [Frozen(2), Frozen(2.0), Frozen(True), Frozen(2)]),
+    "signs of zero": (lambda x, o: x.float().copysign(tg.full((), o.scale)), [Frozen(0.0), Frozen(-0.0), Frozen(0.0)]),
+    "nested": (lambda x, o: x * o.words[0][0].scale, [Frozen(1, ((Frozen(2),),)), Frozen(1, ((Frozen(2.0),),))]),
+    "== of the user's": (lambda x, o: x * o.scale, [Named("a", 2), Named("a", 3), Named("a", 2.5), Named("a", 2)]),
+    "a tensor in it": (lambda x, o: x * o.scale, [Named("a", tg.tensor([2])), Named("a", tg.tensor([3]))]),
+    "attributes of a word": (lambda x, o: x * o.scale, [worded(2), worded(3), worded(2)]),
+    "a bound method": (lambda x, f: f(x), [Named("a", 2).times, Named("a", 3).times]),
+    "members of a frozenset": (lambda x, s: x * (2 if True in [m is True for m in s] else 3), [frozenset({1, 5}), frozenset({True, 5})]),
+    "a range": (lambda x, r: x * r.step, [range(5, 5, 7), range(5, 5, 2)]),
+    "a decimal": (lambda x, d: x * len(str(d)), [decimal.Decimal(2), decimal.Decimal("2.00")]),
+    "a number of numpy's": (lambda x, n: tg.ones(1).copysign(tg.tensor(float(n))), [np.float32(0.0), np.float32(-0.0)]),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_static_arguments_that_are_equal_and_not_alike(name):
+    f, objects = ARGUMENTS[name]
+    traced, x = tg.trace(f), tg.tensor([3])
+    for o in objects * 2:
+        found, wanted = traced(x, o), f(x, o)
+        assert (found.dtype, found.tolist()) == (wanted.dtype, wanted.tolist()), o
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Frozen(2, (Frozen(2.5, ("a", None)),)), lambda: Named("a", 2), lambda: range(2, 7), lambda: decimal.Decimal("2.5"),
+    lambda: frozenset({1, "a", (2.5, None)}), lambda: worded(2), lambda: fractions.Fraction(2, 3), lambda: Point(2, Frozen(3)),
+    lambda: datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.UTC), lambda: Path("a"), lambda: np.float32(2.5),
+], ids=lambda make: type(make()).__name__)
+def test_static_arguments_that_are_made_anew_are_one_recording(make):
+    f = tg.trace(lambda x, o: x * 2)
+    for _ in range(3):
+        f(tg.ones(1), make())
+    assert len(f.compilations) == 1
+
+
+def test_a_traced_backward_has_the_scale_of_its_step():
+    """`GradScaler.update` gives another scale; the gradients of a replay have it, and `step` takes it from them."""
+    def weights(wrap):
+        w = tg.nn.Parameter(tg.ones(1))
+        optimizer, scaler = tg.optim.SGD([w], lr=1.0), tg.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+        def forward_and_backward(x):
+            optimizer.zero_grad()
+            scaler.scale((w * x).sum()).backward()
+
+        f, found = wrap(forward_and_backward), []
+        for _ in range(5):
+            f(tg.ones(1))
+            scaler.step(optimizer)
+            scaler.update()
+            found.append(w.item())
+        return found, f
+
+    traced, f = weights(tg.trace)
+    assert traced == weights(lambda f: f)[0] == [0.0, -1.0, -2.0, -3.0, -4.0]
+    assert len(f.compilations) <= 5                          # a step that leaves the scale as it is is a replay
+
+
+def test_a_scheduler_that_is_not_read_is_not_watched():
+    scheduler = tg.optim.lr_scheduler.StepLR(tg.optim.SGD([tg.nn.Parameter(tg.ones(1))], lr=2.0), 1)
+    f = tg.trace(lambda x: x if scheduler is None else x * 2)
+    for _ in range(3):
+        f(tg.ones(1))
+        scheduler.step()
+    assert len(f.compilations) == 1

@@ -22,7 +22,7 @@ from tracegrad.codegen.lower import group_kernels
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
-from tracegrad.execute import plan_cache, program
+from tracegrad.execute import plan_files, program
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support import cache
@@ -34,7 +34,7 @@ from tracegrad.tracing import varying
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel of other tests or processes is known, in memory or on the disk: what is built does not depend on them."""
     cache.clear(["kernels whose sizes vary"])
-    monkeypatch.setattr(plan_cache, "TEMPLATES", None)
+    monkeypatch.setattr(plan_files, "TEMPLATES", None)
 
 
 def rows(n: int, width: int = 24) -> Any:

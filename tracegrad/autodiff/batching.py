@@ -74,6 +74,8 @@ def _unrolled(node: Node, operands: list[Node], flags: list[bool], size: int) ->
 
 def _elementwise(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     """Operands broadcast from the right, so mapped ones of fewer dimensions get ones behind the batch dimension."""
+    if node.fn.boundary and len(operands) > 1:              # what a tensor is and what it was: of one shape
+        return bind(node.fn, tuple(_all_mapped(operands, flags, size)), node.attrs)
     rank = len(node.shape)
     aligned = [reshape(o, (size, *[1] * (rank + 1 - len(o.shape)), *o.shape[1:])) if f else o for o, f in zip(operands, flags, strict=True)]
     if "uid" in node.attrs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
@@ -34,14 +34,28 @@ _MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"
 
 
 def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None],
-        older: Container[Node] = ()) -> list[Node | None]:
+        older: Container[Node] = (), arrived: Callable[[Node, Node], None] | None = None) -> list[Node | None]:
     """Cotangents of `inputs`, given those of `outputs`: one reverse walk over the nodes between them.
 
     Every result has the shape and dtype of its input; None where no differentiable path leads from it to an output.
-    older: nodes that were there before the inputs, behind which nobody need look for a path.
+    older: nodes that were there before the inputs, behind which nobody need look for a path. arrived(input, its cotangent) is called on the
+    way, of a variable as soon as nothing more is added.
     """
     order = dependents(outputs, inputs, older)
     live = set(order)
+    if not HOOKS:
+        return _walked(order, live, outputs, inputs, cotangents, arrived)
+    before = vars(HOOKS.walk).copy()
+    HOOKS.walk.live, HOOKS.walk.notes = live, {}
+    try:
+        return _walked(order, live, outputs, inputs, cotangents, arrived)
+    finally:
+        HOOKS.walk.live, HOOKS.walk.notes = before.get("live", frozenset()), before.get("notes")
+
+
+def _walked(order: Sequence[Node], live: set[Node], outputs: Sequence[Node], inputs: Sequence[Node],
+            cotangents: Sequence[Node | None], arrived: Callable[[Node, Node], None] | None) -> list[Node | None]:
+    """`vjp` over the nodes between, in topological order."""
     adjoint: dict[Node, Any] = {}
     for out, given in zip(outputs, cotangents, strict=True):
         if given is not None and out in live:
@@ -49,15 +63,23 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
     wanted = set(inputs)
     result: dict[Node, Node] = {}
     uses: dict[Node, int] = {}
+    missing = Counter(o for n in order for o in n.operands if o in wanted and o.fn.name == "variable") if arrived is not None else None
+
+    def complete(node: Node, ct: Any) -> Any:
+        if HOOKS and node in HOOKS:
+            for key, hook in list(HOOKS[node].items()):
+                ct = ct if key == HOOKS.UNPACK else hook(ct)
+        if node in wanted:
+            result[node] = ct
+            if arrived is not None:
+                arrived(node, ct)
+        return ct
+
     for node in reversed(order):
         ct = adjoint.pop(node, None)
         if ct is None:
             continue
-        if HOOKS and node in HOOKS:
-            for hook in list(HOOKS[node].values()):
-                ct = hook(ct)
-        if node in wanted:
-            result[node] = ct
+        ct = complete(node, ct)
         reaches = [o in live for o in node.operands]
         if True not in reaches:
             continue
@@ -69,13 +91,17 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
                 gradients = [bind(_ATTENTION_GRADIENT, (q, k, v, ct, *masks), attrs | {"index": i}) for i in range(3)]
                 pairs: list[tuple[Node, Any]] = [*written.back(gradients)]
             else:
-                contributions = pull_back(node, ct, reaches)
+                contributions = pull_back(HOOKS.restored(node) if HOOKS else node, ct, reaches)
                 if state.anomaly is not None:
                     state.anomaly(node, [c if goes_on else None for c, goes_on in zip(contributions, reaches, strict=True)])
                 pairs = list(zip(node.operands, contributions, strict=True))
             for operand, contribution in pairs:
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
+        for operand in node.operands if missing else ():
+            missing[operand] -= 1                               # type: ignore[index]
+            if not missing[operand] and operand in adjoint:     # type: ignore[index]
+                complete(operand, adjoint.pop(operand))
     return [result.get(i) for i in inputs]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -39,6 +39,7 @@ from tracegrad.graph.ir import Node, own_nodes, topological
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, saves
+from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.parts.view_steps import own_copy
@@ -111,12 +112,12 @@ def backward(
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
     retained = retaining_by_node() if retaining else {}
     wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
-    grads = _differentiate(outputs, wanted, cotangents, create_graph)
+    arrived = _arrival(create_graph) if post_accumulate_hooks else None
+    grads = _differentiate(outputs, wanted, cotangents, create_graph, arrived)
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
-        _accumulate(tensor, ct, create_graph)                               # asked for first is computed first
-    if post_accumulate_hooks:
-        run_post_accumulate_hooks([t for t, _ in receivers], create_graph)
+        if arrived is None or not tensor._is_leaf():                        # asked for first is computed first
+            _accumulate(tensor, ct, create_graph)
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
         sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
@@ -265,6 +266,7 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
     flush(keep_history=False, works=works)
     for t in gradients:
         realize([t._node()], t._device, works=works)
+    HOOKS.let_go(walked)
     saving, staying = parted(walked)
     free_saved(saving)
     without_freed(map(weakref.ref, staying))
@@ -348,14 +350,29 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
     return result
 
 
-def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Node], create_graph: bool) -> list[Node | None]:
+def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Node], create_graph: bool,
+                   arrived: Callable[[Node, Node], None] | None = None) -> list[Node | None]:
     previous, state.grad = state.grad, create_graph
     try:
         with own_nodes():
-            found = derivatives.vjp(outputs, inputs, cotangents)
+            found = derivatives.vjp(outputs, inputs, cotangents, arrived=arrived)
     finally:
         state.grad = previous
     return found if create_graph else [bind(_DETACH, (g,), {}) if g is not None and g.needs_grad else g for g in found]
+
+
+def _arrival(create_graph: bool) -> Callable[[Node, Node], None]:
+    """What adds gradients to leaves as they come, and calls the hooks on that: before those of what comes later, as in torch."""
+    def arrived(node: Node, ct: Node) -> None:
+        own, state.own = state.own, None
+        try:
+            for tensor in _leaf(node):
+                _accumulate(tensor, ct if create_graph or not ct.needs_grad else bind(_DETACH, (ct,), {}), create_graph)
+                run_post_accumulate_hooks([tensor], create_graph)
+        finally:
+            state.own = own
+
+    return arrived
 
 
 def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:

@@ -106,7 +106,9 @@ class Backward:
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
-            walk = History(root._device, pending.get(root._device, []))
+            # What is made of numbers alone may wait, as gradients that were set to zero: the sum in their place has them as operands.
+            walk = History(root._device, [n for n in pending.get(root._device, ()) if n.needs_grad or not (
+                n.fn.constant and all(o.constant for o in n.operands))])          # (a LazyNode has no operands yet)
             if walk.follow(root._node(), inputs):
                 self.walk = walk
 

@@ -27,13 +27,22 @@ def steps_back(node: Node) -> tuple[Node, ...]:
 
 
 class RemovableHandle:
-    """What register_hook returns: remove() takes the hook away."""
+    """What register_hook returns: remove(), or the end of a `with` block, takes the hook away.
 
-    def __init__(self, hooks: dict[int, Any], key: int) -> None:
-        self._hooks, self._key = hooks, key
+    A class that has hooks of its own makes one, handle = RemovableHandle(hooks), and puts the hook under hooks[handle.id].
+    """
+
+    def __init__(self, hooks: dict[int, Any], key: int | None = None) -> None:
+        self._hooks, self.id = hooks, unique() if key is None else key
 
     def remove(self) -> None:
-        self._hooks.pop(self._key, None)
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
@@ -184,6 +193,13 @@ class GradFn:
             for o in operands
             if o.fn is not _OFFSET  # where a slice starts is a number to the user
         )
+
+    def __getattr__(self, name: str) -> Any:
+        """What the forward of a custom Function left in ctx, but for tensors."""
+        ctx = None if name == "node" or name.startswith("_") else getattr(self._call.fn, "ctx", None)
+        if ctx is None or not hasattr(ctx, name):
+            raise AttributeError(f"grad_fn: has no attribute {name!r}")
+        return getattr(ctx, name)
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"

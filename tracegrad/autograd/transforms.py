@@ -14,7 +14,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import ArgumentError, DeviceError, DTypeError, ShapeError, check_function, type_name
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError, check_function, type_name
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
@@ -250,6 +250,9 @@ def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any
     """
     del strict
     check_function("jvp", func)
+    for what, given in (("primals", primals), ("tangents", tangents)):
+        if isinstance(given, Tensor):
+            raise ArgumentTypeError(f"jvp: {what} must be a tuple with one entry for each argument, got a Tensor {given.shape}; pass (x,)")
     if len(primals) != len(tangents):
         raise ArgumentError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
     new, flat, _ = substitute("jvp", tuple(primals), range(len(primals)))

@@ -16,7 +16,7 @@ import optree
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall, misuse
 from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
-from tracegrad.graph.ir import Aval, topological
+from tracegrad.graph.ir import Aval, tell, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
 from tracegrad.support.modes import no_grad, state
@@ -141,6 +141,7 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
     except TypeError as error:
         leading = next(iter(_signature(cls.forward).parameters), "")
         way = "; forward is a static method, whose first parameter is ctx" if context and leading != "ctx" else ""
+        way += "; write @staticmethod above it, and no self" if leading == "self" else ""
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}{way}") from None
     given = set(bound.arguments)
     bound.apply_defaults()
@@ -285,6 +286,8 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
         node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
         node.needs_grad = True
         call.node = weakref.ref(node)
+        if state.watch and not state.hidden:
+            tell(call.name, inputs, node)
     k = 0
     for o in outputs:
         if not isinstance(o, Tensor):

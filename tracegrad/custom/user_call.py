@@ -251,7 +251,7 @@ class UserCall(CustomCall):
         if not isinstance(leaf, Tensor):
             return "object", leaf
         place = next((k for k, out in enumerate(outputs) if out is leaf), None)
-        if place is not None:
+        if place is not None and not state.watch:           # (which may be there to pack what is saved: each is an operand then)
             return "output", place
         original = originals.get(id(leaf))
         node = (leaf if original is None or leaf._versions else original)._node()
@@ -363,7 +363,9 @@ class UserCall(CustomCall):
 
     def _saved(self, node: Node, device: Device) -> Tensor:
         """A saved tensor, with the history that it had, whatever the gradients shall have: backward may differentiate again. A leaf is
-        the tensor that it was."""
+        the tensor that it was, and an opaque value a constant: its history says no more than that there is no second derivative."""
+        if node.fn is _OUTPUT and isinstance(node.operands[0].fn, OpaqueValue):
+            return self._tensor(node, device)
         if node.fn is not _VARIABLE or state.trace is not None:
             return Tensor(node, device, state.trace)
         leaf = leaves.get(node.attrs["uid"])

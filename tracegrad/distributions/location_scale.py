@@ -352,6 +352,13 @@ class StudentT(Distribution):
         return self.scale.log() + 0.5 * (df + 1) * ((0.5 * (df + 1)).digamma() - (0.5 * df).digamma()) + 0.5 * df.log() + beta
 
 
+def _precision_to_scale_tril(precision: Tensor) -> Any:
+    """The Cholesky factor (..., n, n) of the inverse of `precision`: L^-T of its own factor, turned upside down, is lower triangular."""
+    flipped = LINALG["cholesky"](precision.flip((-2, -1))).flip((-2, -1)).mT
+    eye = PUBLIC["eye"](precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    return LINALG["solve_triangular"](flipped, eye, upper=False)
+
+
 class MultivariateNormal(Distribution):
     """Normal vectors of mean loc (*, n), and one of covariance_matrix, precision_matrix or its Cholesky factor scale_tril (*, n, n).
 
@@ -384,10 +391,8 @@ class MultivariateNormal(Distribution):
             self._unbroadcasted_scale_tril = vars(self)["scale_tril"]
         elif covariance_matrix is not None:
             self._unbroadcasted_scale_tril = LINALG["cholesky"](vars(self)["covariance_matrix"])
-        else:                                                     # L^-T of the precision's factor, turned upside down, is lower triangular
-            flipped = LINALG["cholesky"](vars(self)["precision_matrix"].flip((-2, -1))).flip((-2, -1)).mT
-            eye = PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device)
-            self._unbroadcasted_scale_tril = LINALG["solve_triangular"](flipped, eye, upper=False)
+        else:
+            self._unbroadcasted_scale_tril = _precision_to_scale_tril(vars(self)["precision_matrix"])
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, n = tuple(batch_shape), self.loc.shape[-1]

@@ -185,7 +185,10 @@ class Kumaraswamy(Derived):
         return 1 - (1 - self._value("cdf", value)**self.concentration1)**self.concentration0
 
     def icdf(self, value: Any) -> Any:
-        return (-((-value).log1p() / self.concentration0).expm1())**self.concentration1.reciprocal()
+        where, power = PUBLIC["where"], self.concentration0.reciprocal()
+        inside = where(value < 1, value, 0.0)                # at 1 the logarithm is infinite, and its derivative NaN
+        share = where(value < 1, -((-inside).log1p() * power).expm1(), 1 - (1 - value)**power)
+        return share**self.concentration1.reciprocal()
 
     def entropy(self) -> Any:
         a, b = self.concentration1, self.concentration0
@@ -237,7 +240,7 @@ class ContinuousBernoulli(_ByOdds, ExponentialFamily):
         return x * logits - PUBLIC["softplus"](logits) + self._log_norm()
 
     def cdf(self, value: Any) -> Any:
-        x = self._value("cdf", value)
+        x = self._value("cdf", value).clamp(0.0, 1.0)        # below 0 there is nothing, and above 1 all
         return self._by(lambda p: (p**x * (1 - p)**(1 - x) + p - 1) / (2 * p - 1), lambda d: x + 0 * d)
 
     def icdf(self, value: Any) -> Any:

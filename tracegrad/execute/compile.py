@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
-from tracegrad.execute import plan_cache
+from tracegrad.execute import plan_files
 from tracegrad.execute.backends import code_generator
 from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
@@ -50,23 +50,23 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
     """The plan of an executable graph: from the disk, or made and kept there."""
     device.expect(*_rough(graph))
     target = target_of(device)
-    key = plan_cache.key(graph, target, donate, results, varying)
-    plan = plan_cache.load(key)
+    key = plan_files.key(graph, target, donate, results, varying)
+    plan = plan_files.load(key)
     if plan is None:
         load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
         _check_dtypes(graph, device)
         with progress(f"tracegrad writes kernels for {len(graph)} operations"):
             plan = code_generator().compile_graph(graph, target, donate=donate, name=namer(graph), results=results, varying=varying,
-                                                  templates=plan_cache.TEMPLATES)
+                                                  templates=plan_files.TEMPLATES)
         if not config.check:                                 # a driver needs the text only
             plan = replace(plan, kernels=())
-        plan_cache.store(key, plan)
+        plan_files.store(key, plan)
     return plan
 
 
 def learned(graph: Graph, device: Device, donate: Mapping[int, int], varying: frozenset[int]) -> None:
     """Note which kernels an executable graph has, so that those of other sizes can be compared with them."""
-    code_generator().compile_graph(graph, device.target, donate=donate, varying=varying, templates=plan_cache.TEMPLATES)
+    code_generator().compile_graph(graph, device.target, donate=donate, varying=varying, templates=plan_files.TEMPLATES)
 
 
 def _rough(graph: Graph) -> tuple[float, int]:

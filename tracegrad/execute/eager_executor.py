@@ -20,7 +20,7 @@ from tracegrad.config import config
 from tracegrad.execute.backends import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import contents, host_part
-from tracegrad.execute.realize import PART
+from tracegrad.execute.realize import PART, computed_early
 from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import Movement
@@ -34,9 +34,10 @@ from tracegrad.support.modes import state, unusual
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
+TRIED = 12                  # uses of a call in which what it needs is computed early
 DEPTH = 8                   # of what constants are made of
 CONSTANT = 1 << 12          # bytes of what is made of numbers alone that are remembered
-_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
+_CONST, _COPY, _OFFSET = REGISTRY["const"], REGISTRY["copy"], REGISTRY["offset"]
 _VIEWS = frozenset(REGISTRY[name] for name in ("reshape", "permute", "expand", "slice", "flip"))       # which NumPy moves nothing for
 
 
@@ -55,7 +56,7 @@ class EagerCall:
         self.device: Any = None                         # one that it was seen to be fit for
         self.history = call.is_read
         leaves = [*made[:call.made], *(n for n in made[call.made:] if n.fn is _OFFSET)]
-        self.constants = [_constant(n) for n in leaves[call.made - len(call.constants):]]
+        self.constants = [constant_value(n) for n in leaves[call.made - len(call.constants):]]
         at = {n: ~k for k, n in enumerate(leaves)} | {n: i for i, n in enumerate(order)}
         ends = list(dict.fromkeys(call.ends))
         places = [tuple([at[o] for o in n.operands]) for n in order]
@@ -82,7 +83,7 @@ class EagerCall:
         arrays = []
         for node in nodes:
             value = node.value
-            if type(value) is not HostBuffer and type(value := _value(node, device)) is not HostBuffer:
+            if type(value) is not HostBuffer and type(value := value_of(node, device)) is not HostBuffer:
                 return None
             if (array := value.array) is None or value.deferred_checks:
                 return None
@@ -113,7 +114,11 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     prepared = call.prepared
     if prepared is None:
         prepared = prepare(call, nodes)
-    return prepared.arrays(nodes, device) if prepared else None
+    found = prepared.arrays(nodes, device) if prepared else None
+    if found is None and prepared and call.uses <= TRIED and state.plain and config.eager and device is prepared.device and all(
+            computed_early(n, device) for n in nodes):
+        found = prepared.arrays(nodes, device)
+    return found
 
 
 def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:
@@ -149,24 +154,29 @@ def _lasting(node: Node) -> dict[str, Any]:
     return {"aval": node.aval} if low == high and not node.aval.shape else known
 
 
-def _value(node: Node, device: Any) -> Any:
+def value_of(node: Node, device: Any) -> Any:
     """What holds the value of a node that has none itself, or a number: that of what is made of constants alone it keeps. Else None."""
     if node.fn is _CONST or type(node.value) is int:                   # a number in the place of any other; of a random stream
         return host_buffer(device, np.asarray(node.attrs["value"] if node.fn is _CONST else node.value, node.aval.dtype))
     found = resolve(node)
-    if found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
-        array = _constant(found) if all(o.constant for o in found.operands) else None
+    if found.value is None and found.fn is _COPY and not found.needs_grad:
+        value = resolve(found.operands[0]).value
+        if type(value) is HostBuffer and value.array is not None and not value.deferred_checks:
+            found.value = host_buffer(device, contents(value, found.aval))      # which nobody writes
+            forget_operands(found)
+    elif found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
+        array = constant_value(found) if all(o.constant for o in found.operands) else None
         if array is not None and (device.fp64 or found.dtype not in (np.float64, np.complex128)):
             found.value = host_buffer(device, array if array.base is None else np.array(array, order="C"))
             forget_operands(found)
     return found.value
 
 
-def _constant(node: Node, depth: int = 0) -> Any:
+def constant_value(node: Node, depth: int = 0) -> Any:
     """The value of what is made of constants; None where that is not done here."""
     if node.fn.family not in EAGER_FAMILIES and node.fn.family not in ("leaf", "index"):
         return None
-    operands = [_constant(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
+    operands = [constant_value(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
     if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
         return None
     with quiet():
@@ -183,11 +193,11 @@ def _prepared(call: CachedCall, nodes: Sequence[Node]) -> Any:
     made = call.fresh([data(n.aval, None, known_of(n)) for n in nodes], NOWHERE, call.steps)            # they hold no values
     order = [n for n in made[call.made:] if n.fn is not _OFFSET]
     if not nodes:                                                       # of numbers alone
-        array = _constant(made[call.result]) if made[call.result].aval.nbytes <= CONSTANT else None
+        array = constant_value(made[call.result]) if made[call.result].aval.nbytes <= CONSTANT else None
         return array is not None and not made[call.result].aval.weak and EagerCall(call, made, order, np.array(array, order="C"))
     if not (order and all((call.is_read or not n.needs_grad) and n.fn.registered and n.fn.family in EAGER_FAMILIES and not n.aval.weak
                           for n in order)):
         return False
-    known = all(_constant(n) is not None for n in call.constants) and all(k >= call.made for k in call.ends)
+    known = all(constant_value(n) is not None for n in call.constants) and all(k >= call.made for k in call.ends)
     total = sum([numpy_time(n) for n in order if n.fn not in _VIEWS])
     return EagerCall(call, made, order) if known and total <= LIMIT + RECORDED * len(order) else False

@@ -27,7 +27,7 @@ from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
 from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, call_behind, forget_operands, topological
 from tracegrad.graph.leaves import CustomCall
-from tracegrad.graph.primitive import REGISTRY, bind, data, saves
+from tracegrad.graph.primitive import REGISTRY, bind, data, numpy_time, saves
 from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
@@ -327,6 +327,34 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
     """The same as a fresh array."""
     array = held_view(node)
     return None if array is None else np.array(array, node.dtype, order="C")
+
+
+FEW, EARLY = 64, 60_000.0       # operations that are computed early, at most, and the nanoseconds that NumPy takes for them
+
+
+def computed_early(node: Node, device: Device) -> bool:
+    """Whether NumPy has the value of a node: if need be it is computed now, if few operations make it of what NumPy holds, and take little.
+
+    What is called for the first time is deferred, and so is what is made of that: a running mean would be so until somebody reads it.
+    """
+    if node.constant:                                                   # others have it, too: it gets no value
+        return False
+    seen, stack = set[Node](), [node]
+    while stack:
+        n = resolve(stack.pop())
+        if n in seen or type(n.value) is buffers.HostBuffer:
+            continue
+        if n.value is not None or n.needs_grad or len(seen) == FEW or not (n.operands or n.constant or n.fn.name == "offset"):
+            return False
+        seen.add(n)
+        stack += n.operands
+    if sum(map(numpy_time, seen)) > EARLY:
+        return False
+    try:
+        realize([node], device) if seen else None
+    except Exception:                                                   # it stays pending, and whoever reads it gets the error
+        return False
+    return True
 
 
 def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:

@@ -194,7 +194,7 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any], tensors: bool = True) 
     None where that is not enough to know what the call makes, or where no tensor is given (tensors=False: where one is). (A hot path: every
     call of an operation.)
     """
-    if (unusual[0] and state.symbolic) or not config.recall:
+    if (unusual[0] and state.anew) or not config.recall:
         return None                     # (not `plain`: nodes are recalled where values wait, as in custom functions)
     nodes: dict[Node, int] = {}
     parts: list[Any] = [default_float[0]]

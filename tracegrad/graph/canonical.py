@@ -18,6 +18,7 @@ from tracegrad.graph.ir import Node
 
 Places = tuple[int, ...]
 MOST = 1e38                                  # a float from there on may be too large for float32
+EXACT = 1 << 24             # integers below it are floats of 32 bits
 
 
 class Key:
@@ -202,16 +203,21 @@ def fixed(bits: Sequence[bytes], varying: frozenset[int]) -> tuple[bytes, ...]:
 
 
 def number_of(args: Sequence[Any]) -> float:
-    """The Python float of a call with one tensor and one such number."""
-    number: float = args[0] if args[0].__class__ is float else args[1]
+    """The Python number of a call with one tensor and one such number."""
+    number: float = args[0] if args[0].__class__ in (float, int) else args[1]
     return number
 
 
 def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The key of a call with one tensor and one Python float, whatever that is; None of others."""
+    """The key of a call with one tensor and one Python number, whatever that is; None of others."""
     if len(args) == 2:
-        if args[1].__class__ is float:
-            return key[:-1] if -MOST < args[1] < MOST else None
-        if args[0].__class__ is float:
-            return (*key[:2], *key[3:]) if -MOST < args[0] < MOST else None
+        first, second = args
+        if second.__class__ is float:
+            return key[:-1] if -MOST < second < MOST else None
+        if first.__class__ is float:
+            return (*key[:2], *key[3:]) if -MOST < first < MOST else None
+        if second.__class__ is int:
+            return (*key[:-1], int) if -EXACT < second < EXACT else None
+        if first.__class__ is int:
+            return (key[0], int, *key[2:]) if -EXACT < first < EXACT else None
     return None

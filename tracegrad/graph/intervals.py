@@ -17,7 +17,10 @@ _whole = Cache("ranges of dtypes", 100)
 
 
 def interval(node: Node) -> Interval:
-    """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
+    """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)
+
+    Of bools 0 and 1, whatever they are made of.
+    """
     if not node.aval.bounded or not has_range(node.fn):
         return all_of(node.aval.dtype)
     if not node.operands:
@@ -29,7 +32,7 @@ def interval(node: Node) -> Interval:
     while stack:
         n = stack[-1]
         if n not in known:
-            rule = n.dtype.kind in "biu" and has_range(n.fn)
+            rule = n.aval.bounded and has_range(n.fn)
             missing = [o for o in n.operands if o not in known] if rule else []
             if missing and len(known) + len(stack) + len(missing) <= NODES:
                 stack += missing

@@ -57,6 +57,9 @@ class Size(tuple[int, ...]):
         """The product of the sizes."""
         return prod(self)
 
+    def __reduce__(self) -> Any:
+        return Size, (tuple(self),)
+
     @overload
     def __getitem__(self, key: SupportsIndex) -> int: ...
 
@@ -92,7 +95,7 @@ ADDRESSED = (1 << 63) - 1        # bytes of a tensor, and elements along a dimen
 
 
 class Aval:
-    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers.
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     Raises OutOfMemoryError for a shape that no index reaches the end of: whatever makes a tensor of it is refused when it is called.
@@ -123,7 +126,7 @@ class Aval:
             if max(self.nbytes, *shape, 0) > ADDRESSED:
                 raise OutOfMemoryError(f"a {dtype} tensor of shape {self.shape} has {self.size} elements and {self.nbytes} bytes; indices "
                                        "have 64 bits, so neither may be 2**63 or more: make it smaller, or compute it in parts")
-            self.bounded = dtype.kind in "biu"
+            self.bounded = dtype.kind in "iu"
             cls._interned[key] = self
         return self
 
@@ -264,6 +267,13 @@ def own_nodes() -> Iterator[None]:
         yield
     finally:
         state.own = previous
+
+
+def tell(name: str, given: Any, result: Any) -> None:
+    """Tell whoever watches the calls of the user's about one: its name, and the nodes of its arguments and its results."""
+    operands, results = ([n for n in optree.tree_leaves(x) if isinstance(n, Node)] for x in (given, result))
+    for watcher in state.watch:
+        watcher(name, operands, results)
 
 
 @contextmanager

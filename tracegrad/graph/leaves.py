@@ -160,6 +160,10 @@ class Shared(Primitive):
         """The results as nodes of other operations, where that is what runs in its place."""
         return None
 
+    def with_operands(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
+        """The operation that `into` is of, and its operands, in complex numbers if it has such."""
+        return self, operands
+
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
         raise NotImplementedError
 
@@ -217,12 +221,10 @@ class OnHost(Shared):
 
     @property
     def into(self) -> Any:
-        return None if self.fn.into is None else self._into
+        return self.fn.into
 
-    def _into(self, outs: Sequence[Any], *arrays: Any, **attrs: Any) -> None:
-        given = [np.asarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
-        avals = self.fn.avals(*self.operands, **attrs)
-        self.fn.into([out.view(a.dtype).reshape(a.shape) for out, a in zip(outs, avals, strict=True)], *given, **attrs)
+    def with_operands(self, operands: Sequence[Aval]) -> tuple[Shared, Sequence[Aval]]:
+        return self.fn, self.operands
 
 
 def _as_reals(array: Any) -> Any:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
 EAGER_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
-                            "scan"))
-RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "sort", "selection", "attention", "recurrence"}
+                            "scan", "sort", "selection"))
+RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "attention", "recurrence"}
 
 
 class Pair(NamedTuple):
@@ -77,6 +77,7 @@ class Operation:
     single: ClassVar[bool] = False          # of 16 bits and a number, or what has no dimensions: computed in float32, as in torch
     placeless: ClassVar[bool] = False       # NumPy computes an element to the same bits wherever it is (of exp it may not)
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
+    nonnegative: ClassVar[bool] = False     # no element of a float result is below 0 (it may be NaN)
     monotone: ClassVar[bool] = False        # no operand makes the result smaller by becoming larger
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
@@ -146,7 +147,7 @@ class Operation:
         """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
         return max([y.size, *[o.size for o in operands]])
 
-    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_cache.py); None:
+    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see execute/plan_files.py); None:
     # unknown.
     described: Any = None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature, unwrap
@@ -18,7 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, TracegradError, of_memory, type_name
+from tracegrad.errors import (
+    INTERNAL,
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    OutOfMemoryError,
+    TracegradError,
+    of_memory,
+    type_name,
+    warn,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -287,7 +296,7 @@ def with_older_reduction(fn: F) -> F:
             args, kwargs = args[:place], {**older, **kwargs}
         if size_average is not None or reduce is not None:
             reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
-            warnings.warn(f"size_average and reduce are deprecated; use reduction={reduction!r} instead", stacklevel=3)
+            warn(f"size_average and reduce are deprecated; use reduction={reduction!r} instead")
             kwargs["reduction"] = reduction
         return fn(*args, **kwargs)
 

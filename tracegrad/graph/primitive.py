@@ -18,8 +18,8 @@ import numpy as np
 from tracegrad.errors import DeviceError, DTypeError, OutOfMemoryError, printable, type_name
 from tracegrad.graph.cached_calls import calls, describe, learn
 from tracegrad.graph.canonical import number_of, without_number
-from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter
-from tracegrad.graph.locations import Location
+from tracegrad.graph.ir import INTERN, Aval, Entry, Node, enter, tell
+from tracegrad.graph.locations import LINE, Location
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.operators import Operators
 from tracegrad.support import dtypes
@@ -191,6 +191,8 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             given = ", ".join(type(a).__name__ for a in plain)
             raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
         made = bind(fn, operands, attrs)
+        if state.watch and LINE.location is None:               # an in-place method's
+            tell(fn.name, operands, made)
         return cast(made, half) if rounded else made
     try:
         for o in operands:
@@ -203,6 +205,8 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     except OutOfMemoryError as error:
         error.called(fn.name)
         raise
+    if state.watch and LINE.location is None:
+        tell(fn.name, operands, node)
     if rounded:
         node = cast(node, half)
     if known is not None:

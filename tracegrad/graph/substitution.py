@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tracegrad.graph.ir import Node, topological
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind
+
+
+class Walk(threading.local):
+    """The reverse walk that calls hooks: the nodes that it reaches, and what hooks note until it ends."""
+
+    live: frozenset[Node] | set[Node] = frozenset()
+    notes: Any = None
 
 
 class Hooks:
@@ -16,8 +25,11 @@ class Hooks:
     Kept by the nodes themselves: hooks often know the tensor that they belong to, and nothing else shall keep that alive.
     """
 
+    UNPACK = -1                                         # the hook of this number makes the node anew of what was packed: see `restored`
+
     def __init__(self) -> None:
         self._nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+        self.walk = Walk()
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
@@ -31,6 +43,17 @@ class Hooks:
     def __setitem__(self, node: Node, hooks: dict[int, Callable[[Node], Node]]) -> None:
         node.hooks = hooks
         self._nodes.add(node)
+
+    def restored(self, node: Node) -> Node:
+        """The node that the derivative's rule is given in the place of `node`: one of what was unpacked, if its operands were packed."""
+        unpack = node.hooks.get(self.UNPACK) if node in self else None
+        return node if unpack is None else unpack(node)
+
+    def let_go(self, nodes: Sequence[Node]) -> None:
+        """Forget what was packed for nodes that a backward has freed."""
+        for node in nodes if self else ():
+            if node in self:
+                node.hooks.pop(self.UNPACK, None)
 
     def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
         """The node's hooks, none if it had none."""

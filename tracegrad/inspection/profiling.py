@@ -81,7 +81,7 @@ class Profile(Sequence[KernelTime]):
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}>"
+        return f"<profile of {self.name}: {len(self)} rows, {_time(self.seconds)}; print() shows them>"
 
     def __str__(self) -> str:
         numbers = range(1 + self._several, 8 + self._several)

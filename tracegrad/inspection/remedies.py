@@ -118,11 +118,10 @@ def inverse_times(graph: Graph) -> Found:
 def diagonal_of_product(graph: Graph) -> Found:
     """(a @ b).diagonal()."""
     for node in _of_name(graph, "slice"):
-        x = node.operands[0]
-        if x.fn.name != "reshape" or x.operands[0].fn.name != "pad" or len(x.shape) != 2 or node.shape != (x.shape[0], 1):
+        product = _behind(node.operands[0], "reshape")
+        if product.fn.family != "contraction" or len(node.shape) != 1 or len(product.shape) != 2:
             continue
-        product = _behind(x.operands[0].operands[0], "reshape")
-        if product.fn.family == "contraction" and product.shape == (x.shape[0], x.shape[1] - 1) and _alone(graph, product, node):
+        if node.shape[0] == min(product.shape) and node.attrs["step"] == (product.shape[1] + 1,) and _alone(graph, product, node):
             if product.aval.size * product.operands[0].shape[-1] > LARGE // 2:
                 yield node, "only the diagonal of a product is used: (a * b.T).sum(1) computes nothing else"
 

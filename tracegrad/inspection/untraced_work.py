@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.execute import plan_cache, policy
+from tracegrad.execute import plan_files, policy
 from tracegrad.graph.operators import public
 from tracegrad.runtime.programs.program import counts as kernels
 from tracegrad.support import cache
@@ -49,5 +49,5 @@ def report() -> Report:
     >>> print(tg.report())
     """
     made = {"eager": policy.eager_calls[0], **{what: policy.counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
-    return Report(made, reasons=dict(policy.reasons), lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
+    return Report(made, reasons=dict(policy.reasons), lowered=plan_files.counts["lowered"], read=plan_files.counts["read"],
                   built=kernels["built"], loaded=kernels["read"], shared=kernels["known"], caches=cache.statistics())

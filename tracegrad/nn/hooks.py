@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegrad.custom.custom_function import Function
 from tracegrad.errors import ArgumentError
+from tracegrad.support.modes import every_module
 from tracegrad.tensors.tensor import Tensor
 
 _numbers = itertools.count()
@@ -47,10 +48,29 @@ class _Passing(Function):
         return (None, *ctx.seen(grads))
 
 
+def register(hooks: dict[str, dict[int, Any]], kind: str, what: Any, prepend: bool = False) -> RemovableHandle:
+    """Note a hook in a table: a module's, or `every_module`, whose hooks are called before its own."""
+    of_kind = hooks.setdefault(kind, {})
+    handle = RemovableHandle(hooks, kind)
+    before = dict(of_kind) if prepend else {}
+    if prepend:
+        of_kind.clear()
+    of_kind[handle.id] = what
+    of_kind.update(before)
+    return handle
+
+
+def as_registered(kind: str, module: Any, name: str, value: Any) -> Any:
+    """What becomes a module's attribute in the place of `value`, as hooks of all modules have it. kind: "parameter", "buffer", "module"."""
+    for hook in list(every_module.get(kind, {}).values()):
+        given = hook(module, name, value)
+        value = value if given is None else given
+    return value
+
+
 def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-                    hooks: dict[str, dict[int, Any]]) -> Any:
+                    before: list[Any], after: list[Any]) -> Any:
     """forward(*args, **kwargs) between two operations whose derivatives call the module's backward hooks, if it has any."""
-    before, after = list(hooks.get("backward_pre", {}).values()), list(hooks.get("backward", {}).values())
     if not before and not after:
         return forward(*args, **kwargs)
     inputs = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
@@ -107,6 +127,10 @@ class Hooked:
     _backward_pre_hooks = property(lambda self: self._hooks.get("backward_pre", {}))
     _backward_hooks = property(lambda self: self._hooks.get("backward", {}))
 
+    def _all_hooks(self, kind: str) -> list[tuple[int, Any]]:
+        """Those of all modules and this one's own, by number."""
+        return [*every_module.get(kind, {}).items(), *self._hooks.get(kind, {}).items()]
+
     def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
         called: set[int] = set()
         result: Any = None
@@ -114,14 +138,15 @@ class Hooked:
         def forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal result
             result = self.forward(*args, **kwargs)
-            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
+            for key, (hook, with_kwargs, _) in self._all_hooks("forward"):
                 called.add(key)
                 given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
                 result = result if given is None else given
             return result
 
         try:
-            for hook, with_kwargs in list(self._hooks.get("forward_pre", {}).values()):
+            before, after = ([hook for _, hook in self._all_hooks(kind)] for kind in ("backward_pre", "backward"))
+            for _, (hook, with_kwargs) in self._all_hooks("forward_pre"):
                 given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
                 if given is not None and with_kwargs:
                     if not isinstance(given, tuple) or len(given) != 2:
@@ -130,22 +155,15 @@ class Hooked:
                     args, kwargs = given
                 elif given is not None:
                     args = given if isinstance(given, tuple) else (given,)
-            return around_backward(self, forward, args, kwargs, self._hooks)
+            return around_backward(self, forward, args, kwargs, before, after)
         except Exception:
-            for key, (hook, with_kwargs, always) in list(self._hooks.get("forward", {}).items()):
+            for key, (hook, with_kwargs, always) in self._all_hooks("forward"):
                 if always and key not in called:
                     hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
             raise
 
     def _hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
-        hooks = self._hooks.setdefault(kind, {})
-        handle = RemovableHandle(self._hooks, kind)
-        before = dict(hooks) if prepend else {}
-        if prepend:
-            hooks.clear()
-        hooks[handle.id] = what
-        hooks.update(before)
-        return handle
+        return register(self._hooks, kind, what, prepend)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.

@@ -13,12 +13,12 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.graph.operators import Named
-from tracegrad.nn.hooks import Hooked
+from tracegrad.nn.hooks import Hooked, as_registered
 from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import no_grad, state, unusual
+from tracegrad.support.modes import every_module, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
@@ -51,7 +51,7 @@ class Module(Hooked, TorchMethods, Named):
     """
 
     _trace_all_attributes = True
-    _optional: ClassVar[tuple[str, ...]] = ()           # what state dicts may lack
+    _optional: ClassVar[Mapping[str, int]] = {}         # what state dicts may lack that are older than this version of the class
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -68,7 +68,9 @@ class Module(Hooked, TorchMethods, Named):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if unusual[0] and state.trace is not None:
             return called_in_trace(self, args, kwargs)
-        return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
+        return self._call_hooked(args, kwargs) if self._hooks or every_module else self.forward(*args, **kwargs)
+
+    _call_impl = _wrapped_call_impl = __call__              # torch's names of it
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
@@ -81,7 +83,7 @@ class Module(Hooked, TorchMethods, Named):
             self.register_parameter(name, value)            # programs replace it, to make parameters without values
         elif isinstance(value, Module):
             self._forget(name, self._modules)
-            self._modules[name] = value
+            self._modules[name] = as_registered("module", self, name, value)
         elif isinstance(value, Buffer):
             self._forget(name, self._buffers)
             self.register_buffer(name, value, value.persistent)
@@ -93,7 +95,7 @@ class Module(Hooked, TorchMethods, Named):
             if value is not None and not isinstance(value, Tensor):
                 raise ArgumentTypeError(f"{type(self).__name__}.{name}: a buffer is a Tensor or None, got {type(value).__name__}; "
                                         "`del` it first to make it a plain attribute")
-            self._buffers[name] = value
+            self._buffers[name] = as_registered("buffer", self, name, value)
         elif name in own.get("_modules", ()):
             if value is not None:
                 raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Module or None, got {type(value).__name__}; `del` it "
@@ -136,7 +138,7 @@ class Module(Hooked, TorchMethods, Named):
             raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
                                 "nn.Parameter(tensor) makes one")
         self._forget(name, self._parameters)
-        self._parameters[name] = param
+        self._parameters[name] = param if param is None else as_registered("parameter", self, name, param)
 
     def _name_is_free(self, call: str, name: str, table: str) -> None:
         if not name or "." in name:
@@ -150,7 +152,7 @@ class Module(Hooked, TorchMethods, Named):
         if tensor is not None and not isinstance(tensor, Tensor):
             raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
         self._forget(name, self._buffers)
-        self._buffers[name] = tensor
+        self._buffers[name] = as_registered("buffer", self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -159,7 +161,7 @@ class Module(Hooked, TorchMethods, Named):
         if module is not None and not isinstance(module, Module):
             raise ArgumentError(f"add_module: {type(self).__name__}.{name} must be a Module or None, got {type(module).__name__}")
         self._forget(name, self._modules)
-        self._modules[name] = module
+        self._modules[name] = as_registered("module", self, name, module)
 
     register_module = add_module
 
@@ -336,7 +338,7 @@ class Module(Hooked, TorchMethods, Named):
         """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
 
         prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors. Modules that define
-        `get_extra_state` have an entry for it.
+        `get_extra_state` have an entry for it. `_metadata` of the result: the version of each module's class, which loading it asks for.
         """
         places = [(f"{prefix}{path}." if path else prefix, module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
@@ -344,10 +346,12 @@ class Module(Hooked, TorchMethods, Named):
                 hook(module, start, keep_vars)
         found = OrderedDict((name, tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data)
                             for start, module in places for name, tensor in module._own_state(start))
+        metadata = {start[:-1]: {"version": module._version} for start, module in places}
+        vars(found)["_metadata"] = OrderedDict(metadata)
         for start, module in reversed(places):
             module._save_to_state_dict(found, start, keep_vars)
             for hook in list(module._hooks.get("state", {}).values()):
-                hook(module, found, start, {})
+                hook(module, found, start, metadata[start[:-1]])
         return found
 
     def _own_state(self, start: str) -> Iterator[tuple[str, Any]]:
@@ -373,20 +377,23 @@ class Module(Hooked, TorchMethods, Named):
             raise ArgumentTypeError(f"load_state_dict: state_dict must be a mapping of names to tensors, got {type(state_dict).__name__}")
         result = LoadResult([], [])
         values, errors = dict(state_dict), []                # type: ignore[var-annotated]
+        metadata = getattr(state_dict, "_metadata", None) or {}                 # of what `state_dict` gave; none of a plain dict
         places = [(f"{path}." if path else "", module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
             hooks = list(module._hooks.get("load_pre", {}).values())
             if hooks or type(module)._load_from_state_dict is not Module._load_from_state_dict:
                 mine = {k: v for k, v in values.items() if k.startswith(start)}         # its own and its parts', as torch hands them
+                local = {**metadata.get(start[:-1], {}), **({"assign_to_params_buffers": True} if assign else {})}
                 for hook in hooks:
-                    hook(module, mine, start, {}, strict, *result, errors)
-                module._load_from_state_dict(mine, start, {"version": module._version}, strict, *result, errors)
+                    hook(module, mine, start, local, strict, *result, errors)
+                module._load_from_state_dict(mine, start, local, strict, *result, errors)
                 values = {**{k: v for k, v in values.items() if not k.startswith(start)},
                           **{k: v for k, v in mine.items() if k.startswith(start)}}
             module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
         own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}
-        optional = {start + name for start, module in places for name in module._optional}
+        optional = {start + name for start, module in places for name, since in module._optional.items()
+                    if (metadata.get(start[:-1], {}).get("version") or 0) < since}
         result.missing_keys.extend(k for k in (*own, *extra) if k not in values and k not in optional)
         result.unexpected_keys.extend(k for k in values if k not in own and k not in extra)
         for _, module in reversed(places):

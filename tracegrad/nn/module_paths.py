@@ -13,7 +13,7 @@ import optree
 
 from tracegrad.errors import printable
 from tracegrad.graph.ir import Node
-from tracegrad.support.modes import state
+from tracegrad.support.modes import every_module, state
 from tracegrad.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def called_in_trace(module: Module, args: Any, kwargs: Any) -> Any:
     path = _path(module)
     _RUNNING.modules.append((module, path))
     try:
-        result = module._call_hooked(args, kwargs) if module._hooks else module.forward(*args, **kwargs)
+        result = module._call_hooked(args, kwargs) if module._hooks or every_module else module.forward(*args, **kwargs)
     finally:
         _RUNNING.modules.pop()
     _mark(path, _nodes(result), {*_nodes((args, kwargs))})

@@ -18,9 +18,12 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, AutogradError, printable
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, printable
+from tracegrad.execute.devices import find_device
+from tracegrad.graph.ir import Size
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.pickles import PickleError, Reader, check_keys, check_size
+from tracegrad.support.dtypes import as_dtype, is_dtype, users
 from tracegrad.tensors.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1",
@@ -30,6 +33,7 @@ _STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage
              "BoolStorage": "bool", "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}
 _MORE, _TIMES = 16 << 20, 16                 # bytes, and times the size of the file: what all tensors may take
 _DIMS = 64                                   # what NumPy has at most
+device_of: list[Callable[..., Any]] = [find_device]         # what finds a device by its name: a setting, for programs written for torch
 
 
 class _Kind:
@@ -122,11 +126,11 @@ class _Contents:
         self._calls: dict[Any, Callable[..., Any]] = {
             "_rebuild_tensor_v2": self._tensor, "_rebuild_tensor": self._tensor, "_rebuild_tensor_v3": self._typed,
                                                       "_rebuild_parameter": self._parameter,
-            "OrderedDict": _ordered, "set": _set, "complex": _complex, "Size": _size}
+            "OrderedDict": _ordered, "set": _set, "complex": _complex, "Size": _size, "device": _device}
 
     def named(self, module: str, name: str) -> Any:
         """What a name in the pickle stands for. Never an import."""
-        if (module, name) in (("collections", "OrderedDict"), ("torch", "Size")) or (
+        if (module, name) in (("collections", "OrderedDict"), ("torch", "Size"), ("torch", "device")) or (
                 module in ("builtins", "__builtin__") and name in ("set", "complex")):
             return self._calls[name]
         if module in ("torch", "torch.storage") and name in _STORAGES:
@@ -134,7 +138,7 @@ class _Contents:
         if (module, name) == ("torch.storage", "UntypedStorage"):
             return _Kind("uint8")
         if module == "torch" and name in _DTYPES:
-            return np.dtype(name)
+            return users.get(np.dtype(name), np.dtype(name))
         if module == "torch._utils" and name in self._calls and name.startswith("_rebuild"):
             return self._calls[name]
         hint = "; save what it holds as tensors, numbers, strings and containers of them (a state_dict)"
@@ -191,8 +195,9 @@ class _Contents:
 
     def _typed(self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any) -> Tensor:
         """A tensor of a dtype that no type of storages is of: the storage is bytes."""
-        if type(storage) is not _Storage or not isinstance(dtype, np.dtype):
+        if type(storage) is not _Storage or not is_dtype(dtype):
             raise PickleError("rebuilds a tensor of something else than a storage and a dtype; the file is damaged")
+        dtype = as_dtype(dtype)
         whole = storage.elements.view(np.uint8)
         elements = whole[:whole.size // dtype.itemsize * dtype.itemsize].view(self._order + _DTYPES[dtype.name])
         return self._tensor(_Storage(elements, dtype.name), offset, size, stride, requires_grad)
@@ -223,7 +228,16 @@ def _complex(real: Any, imag: Any = 0.0) -> complex:
     return complex(real, imag)
 
 
-def _size(sizes: Any = ()) -> tuple[int, ...]:
+def _device(kind: Any, index: Any = None) -> Any:
+    if type(kind) is not str or (index is not None and type(index) is not int):
+        raise PickleError("has a torch.device of something else than a name and a whole number; the file is damaged")
+    try:
+        return device_of[0](kind)
+    except DeviceError:                         # none like it is here; nothing in the file lies on it
+        return kind
+
+
+def _size(sizes: Any = ()) -> Size:
     if type(sizes) is not tuple or any(type(n) is not int for n in sizes):
         raise PickleError("has a torch.Size of something else than whole numbers; the file is damaged")
-    return sizes
+    return Size(sizes)

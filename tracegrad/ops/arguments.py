@@ -28,7 +28,7 @@ from tracegrad.errors import (
     type_name,
 )
 from tracegrad.graph.cached_calls import CachedCall, calls, describe, learn
-from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.ir import Node, own_nodes, tell
 from tracegrad.graph.locations import LINE, user_location
 from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
@@ -98,6 +98,8 @@ def on_nodes(fn: F) -> F:
             result = fn(*plain_args, **kwargs)
             if known is not None:
                 learn(memo, key, nodes, result)
+            if outer is None and state.watch:
+                tell(name, (plain_args, kwargs), result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             again = _read(error, args, given)
@@ -200,8 +202,9 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
                 raise different_devices(name, other, a)
         found.append(a)
         return a._operand()
-    if type(a) in (list, tuple):
-        return type(a)([_plain(name, b, found) for b in a])
+    if isinstance(a, (list, tuple)):                                # (a named tuple is made of its fields: it becomes a tuple)
+        plain = [_plain(name, b, found) for b in a]
+        return plain if isinstance(a, list) else tuple(plain)
     return a
 
 

@@ -82,7 +82,7 @@ class Optimizer(Named):
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name in implementation or ():
             if name not in ("foreach", "fused", "capturable", "differentiable"):
-                raise TypeError(f"{type(self).__name__}: got an unexpected argument {name!r}; it takes {', '.join(defaults)}")
+                raise ArgumentTypeError(f"{type(self).__name__}: got an unexpected argument {name!r}; it takes {', '.join(defaults)}")
         self._hooks = {}
         self.defaults = dict(defaults) if implementation is None else {**defaults, **self._implementation, **implementation}
         self.param_groups: list[ParamGroup] = []
@@ -94,7 +94,8 @@ class Optimizer(Named):
                                     "pass model.parameters()")
         given = list(params)
         if not given:
-            raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
+            raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before, or are the layers in a "
+                                "list or dict? (nn.ModuleList and nn.ModuleDict register theirs)")
         for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
             self.add_param_group(group)
 
@@ -159,7 +160,8 @@ class Optimizer(Named):
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:
             if not isinstance(p, Tensor):
-                raise ArgumentTypeError(f"params: expected Tensors, got {type(p).__name__}")
+                way = "; pass model.parameters()" if hasattr(p, "parameters") else ""
+                raise ArgumentTypeError(f"params: expected Tensors, got {type(p).__name__}{way}")
             if p.dtype.kind == "c" and not self._complex:
                 raise DTypeError(f"params: a tensor of shape {p.shape} is {p.dtype}, which this optimizer does not take; give it to "
                                  "another, or keep its parts as a float parameter (view_as_real)")

@@ -75,7 +75,7 @@ class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[meta
                 self.__dict__["_lr"] = value
             return
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise ArgumentError(f"{name}: must be a Python number, got {type(value).__name__}; traced steps read it at every call anyway")
+            raise ArgumentError(f"{name}: must be a Python number, got {value!r} ({type(value).__name__})")
         if name != "lr" or value >= 0:
             self.__dict__["_" + name] = float(value)
 

@@ -47,9 +47,9 @@ class Recorder(Protocol):
 class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any.
 
-    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. plain: nothing around has a say in
-    what an operation does, so what it did before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a
-    field of `GUARDS`, or `scopes`, is set.
+    symbolic: tensors have no values, because a trace is recorded or one example of a vmap is computed. anew: calls make their nodes anew,
+    because of that or since somebody watches what they make. plain: nothing around has a say in what an operation does, so what it did
+    before may be recalled. usual: it is plain, and there are no scopes. They are worked out when a field of `GUARDS`, or `scopes`, is set.
     """
 
     grad: bool = True
@@ -67,12 +67,14 @@ class _State(threading.local):
     comparing: bool  # in a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     autocast: Any  # what casts the operands of products to 16 bits, or None: see amp.py
     anomaly: Any  # what looks at the steps of a backward: see autograd/anomaly.py
+    watch: tuple[Callable[[str, Any, Any], None], ...]  # what is told of each call of the user's: its name, the nodes given and made
     symbolic: bool
+    anew: bool
     plain: bool
     usual: bool
 
     def __init__(self) -> None:
-        vars(self).update(GUARDS, scopes=(), symbolic=False, plain=True, usual=True)
+        vars(self).update(GUARDS, scopes=(), symbolic=False, anew=False, plain=True, usual=True)
 
 
 class _Guard:
@@ -85,6 +87,7 @@ class _Guard:
         fields = vars(owner)
         fields[self.name] = value
         fields["symbolic"] = owner.trace is not None or owner.examples > 0
+        fields["anew"] = fields["symbolic"] or bool(fields["watch"])
         fields["plain"] = plain = all(fields[name] == usual for name, usual in GUARDS.items())
         before, fields["usual"] = fields["usual"], plain and not fields["scopes"]
         if before != fields["usual"]:
@@ -93,7 +96,7 @@ class _Guard:
 
 
 GUARDS: dict[str, Any] = {"trace": None, "examples": 0, "hidden": False, "pulling": False, "comparing": False, "anomaly": None,
-                         "autocast": None}
+                         "autocast": None, "watch": ()}
 for _name in (*GUARDS, "scopes"):
     setattr(_State, _name, _Guard(_name))
 # How many threads' states are not `usual`. Where none is, a hot path need not look at its own, which takes as long as twenty other fields.
@@ -102,6 +105,7 @@ unusual = [0]
 _counting = threading.RLock()
 state = _State()
 float32_matmul = ["highest"]               # what float32 products may be computed with, in all threads: see set_float32_matmul_precision
+every_module: dict[str, dict[int, Any]] = {}               # the hooks of all modules, of all threads, by kind: see nn/hooks.py
 
 
 class GradMode:

@@ -185,7 +185,7 @@ class HostStep(Plain):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     name: str = "host_call"
-    into: Callable[..., None] | None = None
+    into: HostInto | None = None
     note: str = ""                        # why it is the host's, for explain()
 
 
@@ -205,6 +205,7 @@ class HostWait(HostStep):
 
 
 Shapes = tuple[tuple[int, ...], ...]
+Layouts = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
 
 class HostBegin(Plain):
@@ -262,16 +263,15 @@ class HostOperation(Plain):
 
 
 class HostInto(Plain):
-    """The same on the buffers' own memory (the operation's `into`): results: their shapes."""
+    """The same on the buffers' own memory (the operation's `into`). operands, results: the shapes and dtypes that the operation has."""
 
     fn: Any
     attrs: tuple[tuple[str, Any], ...]
-    operands: Shapes
-    results: Shapes
+    operands: Layouts
+    results: Layouts
 
-    def __call__(self, outs: Any, *arrays: Any) -> None:
-        self.fn.into([out.reshape(s) for out, s in zip(outs, self.results, strict=True)],
-                     *(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
+    def __call__(self, outs: Sequence[Any], *arrays: Any) -> None:
+        self.fn.into(outs, *arrays, **dict(self.attrs))
 
 
 class HostArithmetic(Plain):
@@ -403,13 +403,12 @@ class Check(Plain):
         return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
 
 
-class KnownCheck(Check):
-    """A tensor whose contents `call` was told, as `what`, when it was recorded."""
+class DomainCheck(Check):
+    """Values that `call` takes; `what` is the error where there were others."""
 
     def error(self, above: int, below: int, line: Line) -> TracegradError:
         """The error for what kernels wrote."""
-        return ArgumentError(f"{self.call}{line and f' at {line}'}: the tensor of {self.what} does not hold the values that were given for "
-                             "it, so other entries may differ from zero; give the values that it will hold, or record the call for these")
+        return ArgumentError(f"{self.call}{line and f' at {line}'}: {self.what}")
 
 
 class MatrixCheck(Plain):

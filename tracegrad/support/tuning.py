@@ -58,6 +58,7 @@ class Tuning(NamedTuple):
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again
+    side_by_side: int = 64             # flops from which on two vectors are computed side by side: a core does not look further ahead
     ranges: int = 8                    # that a loop over columns is cut into, so that inside no element's place needs a test
     tail_statements: int = 60          # of a body that is written once more for each of the narrower vectors that a row ends with
     private_bytes: int = 64 << 10      # of a work-item's private arrays
@@ -89,6 +90,7 @@ class Tuning(NamedTuple):
     few_rows_items: int = 64           # work-items of a group on a GPU that have a total of each row in local memory, at least
     scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (and many of them, with vectors: cache lines are not shared)
+    sort_vectors: int = 16             # vectors of a row up to which a CPU counts what stands before each element (101: 0.2 of the time),
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
     sort_block: int = 4096             # sorts, runs and their merges, on a CPU (on a GPU: a run),
     sort_local: int = 4096             # a row sorted in local memory, at most (on a GPU; longer ones by digits),

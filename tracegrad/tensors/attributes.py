@@ -103,11 +103,25 @@ def _layout(x: Tensor, but: int = 0) -> _Layout:
         if found is not None:
             return found
     chain = x._chain
-    for fn, attrs in chain[:len(chain) - but]:
-        layout = _viewed(layout, fn, attrs)
+    at, end = 0, len(chain) - but
+    while at < end:
+        diagonal = _on_diagonal(layout, chain[at:min(at + 2, end)])
+        layout, at = (diagonal, at + 2) if diagonal is not None else (_viewed(layout, *chain[at]), at + 1)
     if key is not None:
         _known[key] = layout
     return layout
+
+
+def _on_diagonal(layout: _Layout, pair: Sequence[Any]) -> _Layout | None:
+    """How a diagonal lies in memory, if this pair of steps makes one: the last two dimensions as one, and each (width + 1)th of that."""
+    steps, before = layout
+    if steps is None or [fn.name for fn, _ in pair] != ["reshape", "slice"] or len(before.shape) < 2:
+        return None
+    (flat, to), (part, cut) = pair
+    *lead, height, width = before.shape
+    if to["shape"] != (*lead, height * width) or cut["step"] != (*(1,) * len(lead), width + 1):
+        return None
+    return (*steps[:-2], steps[-2] + steps[-1]), part.aval(flat.aval(before, **to), **cut)
 
 
 def _viewed(layout: _Layout, fn: Any, attrs: dict[str, Any]) -> _Layout:

@@ -1,33 +1,40 @@
-"""Parts of what NumPy holds, read and written by integers and slices: `reading`, `writing`. Start at `_forward`.
+"""Parts of what NumPy holds, read and written by indices and by methods: `reading`, `writing`, `rebinding`. Start at `_forward`.
 
 Data sets read and write parts by indices and lengths that are others each time. No signature recurs then (graph/cached_calls.py), and
 what the operations are composed of takes a hundred times what NumPy takes for few elements. For these keys NumPy's rule is torch's, so
-NumPy's own view is the part, and its own assignment, to a copy, the write. What is to be differentiated, whatever a kernel has, and all
-errors go at length.
+NumPy's own view is the part, and its own assignment, to a copy, the write: others may have the array. What is to be differentiated,
+whatever a kernel has, and all errors go at length.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute.eager_executor import known_of
+from tracegrad.execute.devices import Device
+from tracegrad.execute.eager_executor import constant_value, known_of, made_eagerly, value_of
 from tracegrad.execute.policy import eager_calls
-from tracegrad.graph.ir import Aval
-from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.execute.program import contents, host_part
+from tracegrad.execute.realize import computed_early
+from tracegrad.graph.canonical import resolve
+from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.primitive import REGISTRY, data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
+_WRITTEN = frozenset(("reshape", "slice"))       # steps to views that may be written so. (Through a transpose, it lies otherwise then.)
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
 _DATA = REGISTRY["data"]
+_INDICES = frozenset("ilq?")
 _INTEGER_OR_NONE = frozenset((int, type(None)))
 
 
@@ -53,6 +60,50 @@ def _forward(key: Any) -> tuple[Any, ...] | None:
     return items if dots else (*items, ...)
 
 
+def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
+    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether the part is a tensor of its own: of arrays.
+
+    None where NumPy means something else (integers, or several arrays and '...'), or does not hold a tensor.
+    """
+    items, arrays, integers = list[Any](), 0, False
+    for k in key if type(key) is tuple else (key,):
+        if isinstance(k, Tensor):
+            found = k._held() if k._device is x._device else None
+            if found is None and k._n.aval.dtype.kind == "b" and k._device is x._device:
+                found = _array(k._node(), k._device)        # a mask: how many are chosen has to be known
+            if found is None or found.dtype.char not in _INDICES:
+                return None
+            k = found if found.ndim else int(found) if found.dtype.kind == "i" else None
+            if k is None:
+                return None
+        elif type(k) is list and k and all(type(v) is int for v in k):
+            k = np.array(k)
+        elif type(k) is slice:
+            k = slice(*[int(found) if isinstance(v, Tensor) and (found := v._held()) is not None and found.dtype.kind == "i"
+                        and not found.ndim else v for v in (k.start, k.stop, k.step)])
+        if isinstance(k, np.ndarray):
+            if not k.ndim or k.dtype.char not in _INDICES:
+                return None
+            arrays += 1
+        integers |= type(k) is int
+        items.append(k)
+    basic = _forward(tuple([k for k in items if not isinstance(k, np.ndarray)]))
+    if basic is None or (arrays and integers) or (arrays > 1 and any(k is Ellipsis for k in items)):
+        return None
+    return (tuple(items), True) if arrays else (basic, False)
+
+
+def _place(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
+    """Where the dimensions of index arrays are in the part that such a key takes of `ndim` dimensions, and how many these are."""
+    at = [i for i, k in enumerate(key) if isinstance(k, np.ndarray)]
+    masks = [key[i].ndim if key[i].dtype.kind == "b" else 0 for i in at]
+    count = max(1 if mask else key[i].ndim for i, mask in zip(at, masks, strict=True))
+    if at[-1] - at[0] >= len(at):                           # apart
+        return 0, count
+    rest = ndim - sum(mask or 1 for mask in masks) - sum(type(k) is slice for k in key)
+    return sum(rest if k is Ellipsis else 1 for k in key[:at[0]]), count
+
+
 def _window(x: Tensor) -> Any:
     """The memory of what a kernel has, where the host shares it; None where there is none."""
     node = x._n
@@ -66,9 +117,16 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     """Decorator of `Tensor.__getitem__`."""
     @wraps(at_length)
     def __getitem__(self: Tensor, key: Any) -> Any:
-        items = _forward(key) if state.plain and config.eager and config.recall else None
-        if items is None:
+        if not (state.plain and config.eager and config.recall):
             return at_length(self, key)
+        items = _forward(key)
+        if items is None:
+            if (found := _chosen(self, key)) is None:
+                return at_length(self, key)
+            items, picked = found
+            if picked:
+                part = _picked(self, items)
+                return at_length(self, key) if part is None else part
         held = self._held()
         node, array = self._n, _window(self) if held is None else held
         if array is None or node.needs_grad:
@@ -94,11 +152,33 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     return __getitem__
 
 
+def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
+    """x[key], a tensor of its own, for a key with index arrays; None where NumPy does not hold x, or the result is large."""
+    held, node = x._held(), x._n
+    if held is None or node.needs_grad:
+        return None
+    try:
+        part = held[key]
+    except IndexError:
+        return None
+    if part.nbytes > COPIED:                                # has been computed for nothing, which is little beside what comes
+        return None
+    eager_calls[0] += 1
+    aval = Aval(part.shape, node.aval.dtype)
+    known = node.attrs if node.fn is _DATA else known_of(node)
+    if any(isinstance(k, np.ndarray) for k in key):         # as it is composed: rows are taken of what has the indexed dimensions in front
+        place, count = _place(key, held.ndim)
+        there, front = range(place, place + count), range(count)
+        part = np.ascontiguousarray(np.moveaxis(part, there, front) if place else part)
+        part = np.moveaxis(part, front, there) if place else part
+    return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, part)
+
+
 def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-        if not (state.plain and config.eager and config.recall and not state.scopes and _write(self, key, value)):
+        if not (state.usual and config.eager and config.recall and _write(self, key, value)):
             at_length(self, key, value)
 
     return __setitem__
@@ -106,34 +186,101 @@ def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, 
 
 def _write(x: Tensor, key: Any, value: Any) -> bool:
     """x[key] = value, where NumPy holds all of it; False where nothing was done."""
-    items, root = [_forward(key)], x
-    while root._base is not None:                           # a part of a part ... of what has the memory
-        steps, base = root._steps, root._base
-        if type(steps) is not Subscript or root._layout != len(base._moved):
+    items, given = _forward(key), value
+    if items is None:
+        if (found := _chosen(x, key)) is None:
             return False
-        items.append(steps.key)
-        root = base
-    array = None if items[0] is None else root._held()
-    if array is None or array.nbytes > COPIED or root._n.needs_grad or not array.flags.c_contiguous:
-        return False
-    given = value
+        items, _ = found
+        arrays = [k for k in items if isinstance(k, np.ndarray)]
+        select = len(arrays) == 1 and arrays[0].dtype.kind == "b" and not isinstance(value, Tensor)
+        if arrays and not select and _place(items, x.ndim)[0]:          # composed, it lies otherwise in memory
+            return False
     if isinstance(value, Tensor):
         given = value._held() if value._device is x._device and not value._n.needs_grad else None
-        if given is None or given.dtype is not array.dtype:
+        if given is None or given.dtype is not x._n.aval.dtype:
             return False
-    elif not _fits(value, array.dtype.kind):
+    elif not _fits(value, x._n.aval.dtype.kind):
         return False
+    return _write_held(x, items, given)
+
+
+def rebinding(at_length: Callable[[Tensor, Any, str], Tensor]) -> Callable[[Tensor, Any, str], Tensor]:
+    """Decorator of `Tensor._rebind`, through which all writing goes: what NumPy holds stays so when it, or a view of it, is written."""
+    @wraps(at_length)
+    def _rebind(self: Tensor, node: Node, call: str) -> Tensor:
+        if not state.usual or node.needs_grad:
+            return at_length(self, node, call)
+        old = self._n
+        if self._base is not None:
+            fits = node.aval is old.aval and self.shape == old.aval.shape
+            return self if fits and _write_held(self, None, node) else at_length(self, node, call)
+        at_length(self, node, call)
+        now = self._n
+        if now.value is None and not now.needs_grad and config.eager and config.recall and type(resolve(old).value) is HostBuffer:
+            computed_early(now, self._device)
+        return self
+
+    return _rebind
+
+
+def _array(node: Node, device: Device) -> Any:
+    """The array with the node's value, which nobody writes, if NumPy holds it, makes it of numbers alone, or computes it early."""
+    if node.constant:                                       # others have it, too: it gets no value
+        return constant_value(node) if made_eagerly(device, node.aval) else None
+    found = resolve(node)
+    if type(found.value) is not HostBuffer and not (made_eagerly(device, node.aval) and type(value_of(node, device)) is HostBuffer):
+        computed_early(node, device)
+    value = found.value
+    if type(value) is not HostBuffer or value.deferred_checks or value.array is None:
+        return None
+    return contents(value, node.aval)
+
+
+def _write_held(x: Tensor, key: tuple[Any, ...] | None, given: Any) -> bool:
+    """x[key] = given: a number, an array of x's dtype, or a node of it. False where nothing was done. x: a tensor, or a view of one.
+
+    key: what means to NumPy what it means here; None: all of x.
+    """
+    if not (state.usual and config.eager and config.recall):
+        return False
+    path: list[Callable[[Any], Any]] = []
+    root, recorded = x, state.grad
+    while root._base is not None:                           # a part of a part ... of what has the memory
+        if root._n.needs_grad:
+            return False
+        steps, base, recorded = root._steps, root._base, recorded and not root._detached
+        if type(steps) is Subscript and root._layout == len(base._moved):
+            path.append(itemgetter(steps.key))
+        else:
+            chain = root._chain
+            if any(fn.name not in _WRITTEN for fn, _ in chain):
+                return False
+            path += [partial(fn.numpy, **attrs) for fn, attrs in reversed(chain)]
+        root = base
+    node = root._n
+    if root._trace is not None or node.aval.nbytes > COPIED or (node.needs_grad and (recorded or not root._is_leaf())):
+        return False
+    array = _array(node, root._device)
+    if array is None or not array.flags.c_contiguous:
+        return False
+    if isinstance(given, Node) and ((given := _array(given, x._device)) is None or not given.flags.c_contiguous):
+        return False                                        # (what is written elsewhere as it lies)
     made = part = np.array(array)                           # also of what NumPy has made a scalar
     try:
-        for k in reversed(items):
-            part = part[k]
-        part[...] = given
-    except (IndexError, ValueError, OverflowError):
+        for step in reversed(path):
+            part = step(part)
+        if part is not made and part.base is not made:      # a reshape that moves elements
+            return False
+        part[... if key is None else key] = given
+    except (IndexError, ValueError, TypeError, OverflowError):
         return False
     eager_calls[0] += 1
-    aval = root._n.aval
-    root._set_node(data(aval, HostBuffer(root._device, made)))
+    value = HostBuffer(root._device, made)
+    root._set_node(renewed(node, value) if node.needs_grad else data(node.aval, value))
     root._versions += 1
+    if x._base is root and key is None and not x._n.needs_grad:            # what was written is what the view shows
+        x._n = data(x._n.aval, host_part(x._device, part))
+        x._source = weakref.ref(root._n), root._versions
     return True
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensors.cached_views import recalled
-from tracegrad.tensors.held_parts import reading, writing
+from tracegrad.tensors.held_parts import reading, rebinding, writing
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (
@@ -35,7 +35,6 @@ _VIEWS = (
     "view_as",
     "select",
     "diagonal",
-    "ravel",
     "tensor_split",
     "hsplit",
     "vsplit",
@@ -56,6 +55,7 @@ _VIEWS = (
 )
 
 
+_VIEWS_OF_EACH = ("broadcast_tensors", "meshgrid")
 _IN_PLACE = {f"tracegrad.ops.{family}" for family in ("arrays.pointwise", "arrays.logical", "arrays.complex_numbers", "arrays.indexing",
                                                       "arrays.scattering", "special.arithmetic", "special.functions", "special.gamma",
                                                       "special.exports")}
@@ -90,6 +90,18 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
         return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
 
     return recalled(function)  # type: ignore[no-any-return]
+
+
+def _as_views_of_each(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A movement function of several tensors, whose results are views of one each."""
+
+    @functools.wraps(fn)
+    def function(*tensors: Any, **kwargs: Any) -> Any:
+        results = fn(*tensors, **kwargs)
+        given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+        return tuple([x._view(r) if isinstance(x, Tensor) and isinstance(r, Tensor) else r for x, r in zip(given, results, strict=True)])
+
+    return function
 
 
 def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -140,8 +152,10 @@ def install() -> None:
             PUBLIC[name] = views[fn]
             if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
                 setattr(Tensor, name, views[fn])
+    PUBLIC.update({name: _as_views_of_each(PUBLIC[name]) for name in _VIEWS_OF_EACH})
     setattr(Tensor, "__getitem__", reading(recalled(Tensor.__getitem__)))  # noqa: B010 - to mypy it is another class's method
     setattr(Tensor, "__setitem__", writing(Tensor.__setitem__))  # noqa: B010
+    setattr(Tensor, "_rebind", rebinding(Tensor._rebind))  # noqa: B010
     for name in ("T", "mT", "H", "mH"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:

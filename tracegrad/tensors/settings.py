@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, warn
 from tracegrad.execute.devices import find_device, set_device
 from tracegrad.support.modes import float32_matmul
 from tracegrad.tensors.parts.conversion import PRINTING
@@ -76,8 +75,8 @@ def set_num_threads(n: int) -> None:
     if type(n) is not int or n < 1:
         raise ArgumentError(f"set_num_threads: expected a positive integer, got {n!r}")
     if n != get_num_threads():
-        warnings.warn(f"set_num_threads: {n} has no effect, {find_device().name} computes on {get_num_threads()} cores; the driver decides "
-                      "before it starts (POCL_CPU_MAX_CU_COUNT or, to PoCL 3, POCL_MAX_PTHREAD_COUNT; taskset)", stacklevel=2)
+        warn(f"set_num_threads: {n} has no effect, {find_device().name} computes on {get_num_threads()} cores; the driver decides "
+             "before it starts (POCL_CPU_MAX_CU_COUNT or, to PoCL 3, POCL_MAX_PTHREAD_COUNT; taskset)")
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -21,7 +21,7 @@ from tracegrad.config import config
 from tracegrad.errors import INTERNAL, ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import nodes_of, prepare
+from tracegrad.execute.eager_executor import arrays_of, nodes_of
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
 from tracegrad.graph.cached_calls import CachedCall
@@ -102,15 +102,12 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     def _recalled(self, call: CachedCall, nodes: Sequence[Node]) -> Any:
         """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
-        device, prepared = self._device, call.prepared
-        if prepared is None:
-            prepared = prepare(call, nodes)
-        found, result = prepared.arrays(nodes, device) if prepared else None, call.result
-        call.uses += 1
-        if found is not None and (leaf := prepared.leaf) is not None:
+        device, result = self._device, call.result
+        found = arrays_of(call, nodes, device)
+        if found is not None and (leaf := call.prepared.leaf) is not None:
             _, aval, attrs = leaf
             return holding(device, aval, attrs, None, found[0])
-        if found is not None and (leaves := prepared.leaves):
+        if found is not None and (leaves := call.prepared.leaves):
             made = [holding(device, aval, attrs, None, array) for (_, aval, attrs), array in zip(leaves, found, strict=True)]
             return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)
@@ -151,7 +148,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             sliced |= node.fn is _SLICE
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
-        if not source.needs_grad and state.trace is None and result._trace is None:
+        if (not source.needs_grad or result._detached) and state.trace is None and result._trace is None:
             result._source = weakref.ref(source), self._version
             if sliced:                          # else where a batch starts would be an operand of all that is made of it
                 for view in (result, self) if self._source is not None else (result,):

@@ -10,6 +10,7 @@ import io
 import pickle
 import threading
 import zipfile
+from _compat_pickle import NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -136,7 +137,7 @@ class _Unpickler(pickle.Unpickler):
         self._archive, self._root, self._device, self._allowed = archive, root, device, allowed
 
     def find_class(self, module: str, name: str) -> Any:
-        module = {"__builtin__": "builtins"}.get(module, module)                    # protocol 2 has Python 2's name
+        module, name = NAME_MAPPING.get((module, name), ({"__builtin__": "builtins"}.get(module, module), name))    # Python 2's names
         if module in ("torch", "torch.storage") and name in _DTYPES:
             return _DTYPES[name]
         if module == "torch._utils" and name in _REBUILD:

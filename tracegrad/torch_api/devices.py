@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from tracegrad.execute.devices import HostDevice, aliases, find_device, set_device
+from tracegrad.nn.torch_files import device_of
 from tracegrad.runtime.device import Device
 
 ACCELERATORS = "cuda", "mps", "xpu", "opencl"
@@ -80,3 +81,4 @@ def install() -> None:
     """From now on devices can be pickled, as torch's: by the kind, which is found anew."""
     for cls in (Device, HostDevice, Elsewhere):
         cls.__reduce__ = _reduced  # type: ignore[method-assign]
+    device_of[:] = [device]

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from tracegrad.errors import TracegradError
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
-from tracegrad.ops.neural.losses import losses_that_broadcast
+from tracegrad.ops.neural.losses import losses_that_broadcast, losses_that_refuse
 from tracegrad.torch_api import devices, dtypes, modules, overrides, random_numbers, requirements, tensor_methods
 from tracegrad.torch_api.modules import ABSENT, placeholder
 
@@ -113,4 +113,5 @@ def install(device: str | None = None) -> None:
     tensor_methods.install()
     overrides.install()
     losses_that_broadcast.update(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss"))
+    losses_that_refuse.add("binary_cross_entropy")
     devices.use(device)

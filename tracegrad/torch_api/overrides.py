@@ -132,7 +132,8 @@ def overridable(fn: Any, name: str = "") -> Any:
     if fn not in _functions():
         return fn
     home = next((module for module, table in _HOMES.items() if table.get(fn.__name__) is fn), fn.__module__)
-    _wrappers[key] = made = _entry(fn, _arranged(fn) if fn.__name__ in _ARRANGED else None, home)
+    arranged = _flat if fn is PUBLIC["einsum"] else _arranged(fn) if fn.__name__ in _ARRANGED else None
+    _wrappers[key] = made = _entry(fn, arranged, home)
     if key is not fn:
         made.__name__ = made.__qualname__ = name
     return made
@@ -144,8 +145,10 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
     home: the module of torch's that has it, under which it is pickled.
     """
     shown_to_modes_only = fn.__name__ in _SEEN_BY_MODES_ONLY
+    shown: Any = fn
+    fn = _of_numbers(fn) if shown.__name__ in _OF_NUMBERS and PUBLIC.get(shown.__name__) is shown else fn
 
-    @wraps(fn)
+    @wraps(shown)
     def entry(*args: Any, **kwargs: Any) -> Any:
         if _entered or not _plain.issuperset(map(type, args)) or (kwargs and not _plain.issuperset(map(type, kwargs.values()))):
             if shown_to_modes_only:
@@ -156,10 +159,21 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
             return overridden(entry, fn, args, kwargs)
         return fn(*args, **kwargs)
 
-    entry.__name__ = entry.__qualname__ = fn.__name__.strip("_") + "_" * _in_place(fn)
+    entry.__name__ = entry.__qualname__ = shown.__name__.strip("_") + "_" * _in_place(shown)
     entry.__module__ = home
     _wrappers[entry] = entry
     return entry
+
+
+def _of_numbers(fn: Any) -> Any:
+    """The function, which of two numbers gives the tensor that it gives of the first one's."""
+    def of_numbers(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1 and isinstance(args[0], (int, float, complex)) and isinstance(args[1], (int, float, complex)):
+            args = PUBLIC["tensor"](args[0]), *args[1:]
+        return fn(*args, **kwargs)
+
+    of_numbers.__name__ = fn.__name__
+    return of_numbers
 
 
 def _arranged(fn: Any) -> Callable[..., tuple[Any, Any]] | None:
@@ -178,6 +192,11 @@ def _arranged(fn: Any) -> Callable[..., tuple[Any, Any]] | None:
         return tuple(bound.arguments.pop(name) for name in positional), dict(bound.arguments)
 
     return arranged
+
+
+def _flat(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """einsum's operands one by one, also where they were given as a list."""
+    return ((args[0], *args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else args), kwargs
 
 
 def _with_stacklevel(fn: Any) -> Any:
@@ -206,6 +225,7 @@ _SHARED = {
 _COMPILED = {"avg_pool2d", "avg_pool3d", "elu_", "gelu", "hardtanh_", "leaky_relu_", "linear", "logsigmoid", "one_hot",
              "scaled_dot_product_attention", "softplus", "softshrink"}
 _ARRANGED = {"cdist", "split", "stft"}
+_OF_NUMBERS = {"add", "sub", "mul", "div", "floor_divide"}                   # torch takes two numbers here, and nowhere else
 _POSITIONAL = {("batch_norm", "running_mean"), ("batch_norm", "running_var")}
 # What makes plain tensors of anything, and tells of them.
 _SEEN_BY_MODES_ONLY = {"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"}

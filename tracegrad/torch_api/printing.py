@@ -102,7 +102,8 @@ def _nested(array: np.ndarray[Any, Any], indent: int, part: bool, number: Any) -
 
 def shown(tensor: Tensor) -> str:
     """What print shows of a tensor."""
-    prefix = "tensor(" if type(tensor).__module__.startswith("tracegrad.") else f"{type(tensor).__name__}("
+    own = type(tensor) in (Tensor, Parameter) or type(tensor).__module__.startswith("tracegrad.")
+    prefix = "tensor(" if own else f"{type(tensor).__name__}("
     meta = not tensor.device.has_values
     default = dtypes.get_default_dtype()
     kind = [] if tensor.dtype in (default, dtypes.complex_of(default), np.int64, np.bool_) else [f"dtype=torch.{tensor.dtype.name}"]
@@ -160,3 +161,4 @@ def install(untraced: Any) -> None:
     step.__repr__ = lambda self: f"<{self.name().rpartition(':')[2]} object at {id(self):#x}>"
     size: Any = Size
     size.__repr__ = size.__str__ = lambda self: f"torch.Size({list(self)})"
+    size.__module__ = "torch"                               # under this name torch.save writes it

@@ -12,9 +12,10 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
-from tracegrad.support.layouts import layout
+from tracegrad.support.layouts import layout, memory_format
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, printing
@@ -113,7 +114,10 @@ def _of_sparse_only(name: str) -> Callable[..., Any]:
 def install() -> None:
     """Give Tensor these methods."""
     cls: Any = Tensor
+    cls.__module__, Parameter.__module__ = "torch", "torch.nn.parameter"       # so programs tell whose they are, and `type(x)` shows it
     parts_of_tuples.extend((list, tuple))
+    for words in (layout, memory_format):
+        words.__str__ = words.__repr__ = lambda self: f"torch.{self.value}"  # type: ignore[method-assign]
     for name, (count, names) in _NUMBER_FIRST.items():
         for method in (name, f"{name}_"):
             setattr(cls, method, _number_first(getattr(cls, method), count, names))

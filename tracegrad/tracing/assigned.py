@@ -17,7 +17,8 @@ from tracegrad.errors import TraceError
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tracing.guards import ORDERED, GuardSet, Slot, containers, same
+from tracegrad.tracing.contents import same
+from tracegrad.tracing.guards import ORDERED, GuardSet, Slot, containers
 from tracegrad.tracing.recording import Recording, Source, path_of
 
 _VARIABLE = REGISTRY["variable"]

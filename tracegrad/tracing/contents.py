@@ -1,18 +1,29 @@
-"""What is watched as a whole, since no code names its parts: buffers, arrays, random generators, iterators. Start at `way_to_sum_up`."""
+"""What is watched as a whole, since no code names its parts: buffers, arrays, random generators, iterators. Start at `way_to_sum_up`.
+
+`same` and `alike` compare what was read then with what is there now.
+"""
 
 from __future__ import annotations
 
 import array
 import ctypes
 import operator
+import queue
 import random
 import sys
+import threading
+import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from tracegrad.tensors.tensor import Tensor
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_TOLD = bool, int, str, bytes, type(None)
 _BUFFERS = (bytearray, array.array, memoryview, ctypes.c_int.__mro__[-2])           # the last one: all of ctypes'
 
 
@@ -28,6 +39,10 @@ def way_to_sum_up(value: Any) -> Callable[[Any], Any] | None:
         return _generator_state
     if isinstance(value, ContextVar):
         return _context_value
+    if isinstance(value, threading.Event):
+        return threading.Event.is_set
+    if isinstance(value, queue.Queue):
+        return _queued
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
         return _progress
     return None
@@ -38,6 +53,15 @@ def objects_in(value: Any) -> Sequence[Any]:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return value.ravel().tolist()
     return (value.get(None),) if isinstance(value, ContextVar) else ()
+
+
+def members(held: set[Any]) -> frozenset[Any]:
+    """Of a set: frozenset's like, but by its own name for those whose == does not tell all (see `alike`)."""
+    return frozenset(held)
+
+
+def _queued(q: queue.Queue[Any]) -> list[Any]:
+    return list(q.queue)
 
 
 def _context_value(variable: ContextVar[Any]) -> Any:
@@ -62,3 +86,65 @@ def _progress(iterator: Any) -> Any:
     """How far an iterator is, as far as it tells."""
     frame = getattr(iterator, "gi_frame", None)
     return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
+    if not isinstance(a, SCALARS) or type(a) is not type(b) or getattr(a, "__dict__", None) or getattr(b, "__dict__", None):
+        return False
+    if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
+        return bool(np.signbit(a) == np.signbit(b))
+    if isinstance(a, (complex, np.complexfloating)) and isinstance(b, (complex, np.complexfloating)):
+        return same(a.real, b.real) and same(a.imag, b.imag)
+    return bool(a == b or (a != a and b != b))
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether code that looks at either of two values finds the same. Their == does not tell: 1 equals True, and that of an object of the
+    user's may leave out an attribute. False where that cannot be known."""
+    pairs = [(a, b)]
+    compared: dict[tuple[int, int], Any] = {}               # holds them, so that ids stay valid
+    while pairs:
+        a, b = pairs.pop()
+        if a is b or (id(a), id(b)) in compared or same(a, b):
+            continue
+        mine, theirs = (_parts(a), _parts(b)) if type(a) is type(b) else ((), None)
+        if theirs is None or len(mine or ()) != len(theirs):
+            return False
+        compared[id(a), id(b)] = a, b, mine, theirs
+        pairs += zip(mine or (), theirs, strict=True)
+    return True
+
+
+def objects_among(leaves: Sequence[Any]) -> list[tuple[int, Any]]:
+    """The static arguments of a call, with their places, of which type and == do not tell everything."""
+    return [(i, x) for i, x in enumerate(leaves) if type(x) not in _TOLD and not isinstance(x, (Tensor, float, complex))]
+
+
+def other_object(objects: Sequence[tuple[int, Any]], leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """The first that is another one in this call, as `guards.in_words` takes it; empty if they are the same or alike."""
+    for i, x in objects:
+        if leaves[i] is not x and not alike(leaves[i], x):
+            return "argument {} was {} and is {}", str(i), x, leaves[i]
+    return ()
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a value is made of; None of what is only equal to itself."""
+    if isinstance(value, (Tensor, type, types.FunctionType, types.ModuleType)):
+        return None
+    if isinstance(value, SCALARS) and not getattr(value, "__dict__", None):
+        return None
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if type(value) in (tuple, list, deque):
+        return list(value)
+    if type(value) is dict:
+        return [*value, *value.values()]
+    if type(value) in (set, frozenset):
+        return sorted(value, key=lambda x: (hash(x), type(x).__qualname__))
+    try:                                                     # as for a copy of it: its class, its state, its items
+        made = [list(part) if isinstance(part, Iterator) else part for part in value.__reduce_ex__(4)]
+    except Exception:                                        # (it is the user's code)
+        return None
+    return [made, getattr(value, "__dict__", None)]

@@ -16,7 +16,7 @@ import sys
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, MappingView
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ import optree
 
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.contents import objects_in, way_to_sum_up
+from tracegrad.tracing.contents import SCALARS, alike, members, objects_in, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
@@ -37,16 +37,17 @@ from tracegrad.tracing.reachable_names import (
     names_of,
 )
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _LIMIT = 100_000
 WRITTEN = 64                                        # places that are compared by lines of their own (20 us each to read); more by a loop
 _OF_FUNCTIONS = "cell_contents", "__code__", "__defaults__"          # attributes that are there always: no default is needed
 
 
 _FLAGS = bool, str, type(None)
+_EXTENDED = list, tuple, deque, dict, set, frozenset, functools.partial, weakref.ref, bytearray, np.ndarray   # whose items are watched
 ORDERED = "tracegrad"                               # where optree goes through dicts in their own order
 _ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
 _ordering.__enter__()
+_EQUAL_IS_NOT_ALIKE = tuple, members                # what sums up keys and members that are no words
 _MISSING = object()
 Change = tuple[Any, ...]
 
@@ -149,7 +150,7 @@ class GuardSet:
                 return
             leaves = optree.tree_leaves(now, none_is_leaf=True, namespace=ORDERED)
             made = [type(x) in (Tensor, RunTimeNumber) for x in leaves]
-            plain = any(made) and all(m or isinstance(x, _SCALARS) for m, x in zip(made, leaves, strict=True))
+            plain = any(made) and all(m or isinstance(x, SCALARS) for m, x in zip(made, leaves, strict=True))
             if plain and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
                 found.append((slot, now))
 
@@ -220,7 +221,9 @@ class GuardSet:
                 return "a {} of {} items has {} now", type(o).__name__, length, len(o)
         for o, summed, before in self._contents:
             with suppress(TracegradError):                   # other tensors as keys: to compare them is to compute
-                if summed(o) == before:
+                now = summed(o)
+                if now == before and (summed is list or summed not in _EQUAL_IS_NOT_ALIKE
+                                      or all(map(operator.is_, now, before)) or alike(now, before)):
                     continue
             return "a {} holds something else now", type(o).__name__
         return ()
@@ -256,7 +259,7 @@ class GuardSet:
         looked = [(key, value) for _, key, value in self._items]
         looked += [(self._cell_names.get(id(o), name), value) for o, name, value in self._attributes_of]
         return list(dict.fromkeys(f"{_called(key)} = {_shown(value)}" for key, value in looked
-                                  if isinstance(value, (*_SCALARS, Tensor))))
+                                  if isinstance(value, (*SCALARS, Tensor))))
 
     def _note(self, container: Any, key: Any, value: Any, owner: Any = None) -> None:
         if owner is not None:
@@ -293,7 +296,7 @@ class GuardSet:
             value = self._found.popleft()
             if isinstance(value, Tensor):
                 self.tensors[id(value)] += 1
-            if not isinstance(value, _SCALARS) and id(value) not in self._seen:
+            if (not isinstance(value, SCALARS) or hasattr(value, "__dict__")) and id(value) not in self._seen:
                 self._seen.add(id(value))
                 self._alive.append(value)
                 if len(self._seen) > _LIMIT:
@@ -314,6 +317,7 @@ class GuardSet:
             self._function(value)
         elif isinstance(value, types.MethodType):
             self._found += (value.__func__, value.__self__)
+            self._names.add(getattr(value, "__name__", ""))
         elif isinstance(value, functools.partial):
             self._found += (value.func, value.args, value.keywords)
         elif isinstance(value, operator.attrgetter):
@@ -327,15 +331,17 @@ class GuardSet:
             for i, item in enumerate(value):
                 self._note(value, i, item)
         elif is_plain_dict(value) or isinstance(value, types.MappingProxyType):
-            self._sum(value, list)                          # its keys, in their order
+            self._sum(value, list if all(type(key) is str for key in value) else tuple)         # its keys, in their order
             for key, item in list(value.items()):
                 self._note(value, key, item)
         elif isinstance(value, (set, frozenset)):
             if not isinstance(value, frozenset):
-                self._sum(value, frozenset)
+                self._sum(value, frozenset if all(type(member) is str for member in value) else members)
             self._found += value
         elif isinstance(value, weakref.ref):
             self._found.append(value())
+        elif isinstance(value, MappingView):
+            self._found.append(getattr(value, "mapping", None))
         elif (summed := way_to_sum_up(value)) is not None:
             self._sum(value, summed)
             self._found += objects_in(value)
@@ -344,6 +350,8 @@ class GuardSet:
             self._instances.append(value)
         elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
             self._instances.append(value)
+        if isinstance(value, _EXTENDED) and type(value) not in _EXTENDED:
+            self._instances.append(value)                    # of a class of the user's: it has attributes and methods, too
 
     def _function(self, f: types.FunctionType) -> None:
         self._found += (getattr(f, "__wrapped__", None), getattr(f, "registry", None))       # registry: functools.singledispatch's
@@ -372,10 +380,11 @@ class GuardSet:
     def _attributes(self, o: Any, names: set[str]) -> None:
         attributes = getattr(o, "__dict__", None)
         if isinstance(o, Tensor):
-            if attributes or self.asks:
+            if attributes or self.asks or not is_foreign(type(o)):
                 self._note_length(attributes)
                 for name, value in list((attributes or {}).items()):
                     self._note(attributes, name, value, o)
+                self._class(type(o), names)
         elif isinstance(o, types.FunctionType):
             if attributes or (self.asks and o.__name__ in o.__code__.co_names + o.__code__.co_freevars):      # it may give itself one
                 self._note_length(attributes)
@@ -395,13 +404,18 @@ class GuardSet:
             users = not is_foreign(kind)
             # All attributes of: nn.Module, optimizers; containers whose code we do not read; objects that are asked for computed names.
             everything = getattr(kind, "_trace_all_attributes", False) or (
-                (self._dynamic or hasattr(kind, "__getattr__")) if users else hasattr(kind, "__getitem__"))
+                (self._dynamic or hasattr(kind, "__getattr__")) if users
+                else hasattr(kind, "__getitem__") or (self._dynamic and kind.__name__ in ("SimpleNamespace", "Namespace")))
             if isinstance(attributes, dict):
+                self._note_attribute(o, "__class__")         # it may be given another one
                 if users or everything:
                     self._note_length(attributes)
                 for name in sorted(attributes) if everything else sorted(names & attributes.keys()):
                     if name not in getattr(kind, "_trace_by_reference", ()) or isinstance(attributes[name], Tensor):
                         self._note(attributes, name, attributes[name], o)
+            reads = getattr(kind, "_trace_reads", {})        # methods of ours, and a function that gives what they read
+            for name in sorted(names & reads.keys()):
+                self._sum(o, reads[name])
             self._class(kind, names)
             for base in kind.__mro__:
                 slots = base.__dict__.get("__slots__", ())
@@ -456,14 +470,3 @@ def _shown(value: Any) -> str:
         return f"a {value.dtype}{list(value.shape)} tensor" + (" (another object)" if value._trace is None else "")
     text = repr(value)
     return text if len(text) <= 40 else f"a {type(value).__name__}"
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
-    if not isinstance(a, _SCALARS) or type(a) is not type(b):
-        return False
-    if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
-        return bool(np.signbit(a) == np.signbit(b))
-    if isinstance(a, (complex, np.complexfloating)) and isinstance(b, (complex, np.complexfloating)):
-        return same(a.real, b.real) and same(a.imag, b.imag)
-    return bool(a == b or (a != a and b != b))

@@ -6,21 +6,18 @@ node of the outer graph, `TracedCall`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import FunctionType
 from typing import Any
 
-import numpy as np
 import optree
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import TraceError, printable
+from tracegrad.errors import TraceError
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.partition import PartitionedProgram
 from tracegrad.execute.program import Program
-from tracegrad.execute.realize import realize, without_history
+from tracegrad.execute.realize import realize
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves
@@ -32,10 +29,11 @@ from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assigned import Assignments
+from tracegrad.tracing.contents import objects_among, other_object
 from tracegrad.tracing.fast_replay import MOST, fast_replay
 from tracegrad.tracing.guards import Change, GuardSet, Slot
-from tracegrad.tracing.reachable_names import is_foreign
 from tracegrad.tracing.recording import Recording, at, reached
+from tracegrad.tracing.result_recipe import ResultRecipe, view_of
 from tracegrad.tracing.traced_call import TracedCall, residuals_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
@@ -60,7 +58,8 @@ class Replay:
         ]
         self.shapes = guard_set.shapes(recording.captured.keys() | recording.adopted.keys() | recording.places.keys())
         self.aliases = reached(flat, guard_set)
-        recipe = _Recipe(recording, result, flat, guard_set, returned, self.assigned.values)
+        self.objects = objects_among(flat)
+        recipe = ResultRecipe(recording, result, flat, guard_set, returned, self.assigned.values)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
@@ -129,12 +128,11 @@ class Replay:
         return node in self.histories
 
     def change(self, flat: Sequence[Any]) -> Change:
-        """The first thing that was read from outside and is not as it was when this was recorded, as `guards.in_words` takes it; empty if
-
-        everything is. flat: the argument leaves.
-        """
+        """What was read from outside and is not as it was when this was recorded (see `guards.in_words`). flat: the argument leaves."""
         if self.assigned and (held := self.assigned.change(flat, self.guard_set)):
             return "{}", held
+        if self.objects and (other := other_object(self.objects, flat)):
+            return other
         for tensor, device, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if node.aval is not aval or node.needs_grad is not needs_grad or (node.fn is _VARIABLE) is not leaf:
@@ -267,10 +265,7 @@ class Replay:
                 filled.append(at(what, args)._grad)
             else:
                 source, levels = what
-                tensor = made[source] if kind == "view" else at(source, args)
-                for chain, detached in levels:
-                    tensor = _as_view(tensor, chain, detached)
-                filled.append(tensor)
+                filled.append(view_of(made[source] if kind == "view" else at(source, args), levels, made))
         own = len(filled) - len(self.assigned.values)
         self.assigned.put(iter(filled[own:]))
         return optree.tree_unflatten(self.treedef, filled[:own])
@@ -323,88 +318,6 @@ def _program(recording: Recording, outputs: Sequence[Node], results: Sequence[tu
         return Program(recording.inputs, outputs, next(iter(devices), recording.device), donors, names, varying=varying)
     given = [*on, *[None] * (len(outputs) - len(on))]
     return PartitionedProgram(recording.inputs, outputs, recording.device, recording.devices, given, donors, names, varying)
-
-
-class _Recipe:
-    """How to put the result of a call together. entries: one per leaf of the result, (kind, what):
-
-    "static": a Python value. "value": number of a tensor that the program computes, of `tensors`. "outside": a tensor from outside
-    or a view of it, (place, the views that lead to it). "view": a view of a computed tensor, (its number, the views). "grad": the
-    gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
-    """
-
-    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], guard_set: GuardSet, returned: Sequence[str],
-                 assigned: Sequence[Any]) -> None:
-        """assigned: what is put elsewhere; its entries stand last."""
-        paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
-        self.labels: list[str] = []
-        self.is_tuple = type(result) is tuple and all(isinstance(x, Tensor) for x in result)
-        self.tensors: list[Tensor] = []
-        self.entries: list[tuple[str, Any]] = []
-        grads = {id(g): t for t, g in recording.grads.values() if g is not None}
-        leaves += assigned
-        bases = [_levels(recording, x)[0] for x in leaves if isinstance(x, Tensor)]
-        for x, label in zip(leaves, [*_labels(paths, returned), *[""] * len(assigned)], strict=True):
-            if not isinstance(x, Tensor):
-                _check_static(recording, x, flat, guard_set)
-                self.entries.append(("static", x))
-                continue
-            if x._trace is not None and x._trace is not recording:
-                raise TraceError(f"{recording.name}: returns a tensor of another trace")
-            base, levels = _levels(recording, x)
-            if id(x) in grads:
-                self.entries.append(("grad", recording.place(grads[id(x)])))
-            elif base._trace is None and id(base) not in recording.adopted:
-                self.entries.append(("outside", (recording.place(base), levels)))
-            elif levels and sum(b is base for b in bases) > 1:
-                self.entries.append(("view", (self._number(base, ""), levels)))
-            else:
-                self.entries.append(("value", self._number(x, label)))
-
-    def _number(self, tensor: Tensor, label: str) -> int:
-        """The number of a computed tensor; the same for the same one."""
-        for k, t in enumerate(self.tensors):
-            if t is tensor:
-                return k
-        self.tensors.append(tensor)
-        self.labels.append(label)
-        return len(self.tensors) - 1
-
-
-def _labels(paths: Sequence[tuple[Any, ...]], returned: Sequence[str]) -> list[str]:
-    """The name of each leaf of a result, from those in the return statement (of the result, or of its items) or from its own keys."""
-    heads = {path[0] for path in paths if path}
-    labels = []
-    for path in paths:
-        parts: list[Any] = [""]
-        if path and isinstance(path[0], str):
-            parts = [*path]
-        elif len(returned) == 1:
-            parts = [returned[0], *path]
-        elif path and isinstance(path[0], int) and len(returned) == len(heads):
-            parts = [returned[path[0]], *path[1:]]
-        labels.append(printable("_".join(map(str, parts))) if parts[0] else "")
-    return labels
-
-
-def _levels(recording: Recording, tensor: Tensor) -> tuple[Tensor, list[tuple[Any, bool]]]:
-    """The tensor that one made in the trace is a view of, and the views (chain, detached) that lead from there to it."""
-    levels: list[tuple[Any, bool]] = []
-    while tensor._trace is recording and tensor._base is not None:
-        levels.insert(0, (tensor._chain, tensor._detached))
-        tensor = tensor._base
-    return tensor, levels
-
-
-def _check_static(recording: Recording, value: Any, flat: Sequence[Any], guard_set: GuardSet) -> None:
-    """A result that is no tensor is handed out again at every replay, so it must be of a kind that nobody changes, or from outside."""
-    changes = isinstance(value, (Iterator, Coroutine, set, bytearray, np.ndarray))
-    own = not isinstance(value, (type, Enum, FunctionType)) and not is_foreign(type(value))
-    if (changes or own) and value not in guard_set and not any(value is x for x in flat):
-        raise TraceError(
-            f"{recording.name}: returns a {type(value).__name__}, which a replay could only hand out as it was at the first call; "
-            "return tensors, numbers, strings, and (nested) tuples, lists and dicts of them"
-        )
 
 
 def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
@@ -472,15 +385,6 @@ def _realized(node: Node, tensor: Tensor) -> Any:
 
 def _leaf(value: Any, aval: Aval, device: Any) -> Tensor:
     return Tensor(data(aval, value), device)
-
-
-def _as_view(base: Tensor, chain: Any, detached: bool) -> Tensor:
-    """A view of `base`."""
-    node = base._node()
-    view = Tensor(without_history(node, base._device) if detached else node, base._device)
-    view._base, view._chain, view._detached = base, chain, detached
-    view._n = view._replay(base._node())
-    return view
 
 
 def _write(tensor: Tensor, value: Any) -> None:

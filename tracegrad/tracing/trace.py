@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -18,7 +17,7 @@ import numpy as np
 import optree
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, TraceError, check_function, printable
+from tracegrad.errors import ArgumentError, TraceError, check_function, check_place, printable
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import own_leaves
@@ -27,7 +26,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, kernels
 from tracegrad.support import dtypes, random_state
-from tracegrad.support.modes import float32_matmul, state, without_collection
+from tracegrad.support.modes import every_module, float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
@@ -78,12 +77,12 @@ class Traced:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if (short is not None and not kwargs and state.plain and config.recall
+        if (short is not None and not kwargs and state.plain and config.recall and not every_module
                 and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and short[3] == float32_matmul[0]):
             result = short[0].fast_replay(args)
             if result is not None:
                 return result
-        if state.symbolic or state.anomaly is not None:
+        if state.symbolic or state.anomaly is not None or state.watch:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are read
         try:
             replay, flat = self._found(args, kwargs)
@@ -109,16 +108,14 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast
+        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
         signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
             kinds = [type(a).__name__ for a in flat if not isinstance(a, Hashable)]
-            raise ArgumentError(
-                f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of tensors "
-                "and numbers, or objects that hash by identity (@dataclass(eq=False))"
-            ) from None
+            raise ArgumentError(f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of "
+                                "tensors and numbers, or objects that hash by identity (@dataclass(eq=False))") from None
         for replay in candidates:
             if not replay.change(flat):
                 break
@@ -149,7 +146,8 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        again = replay.short and flat is args and not (signature[2] or state.autocast or config.hold) and all(map(_simple, signature[3:]))
+        usual = mode[3:] == (None,) and not (signature[2] or config.hold)
+        again = replay.short and flat is args and usual and all(map(_simple, signature[3:]))
         self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
         return replay, flat
 
@@ -238,7 +236,9 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            grad, dtype, precision, autocast = signature[1]
+            grad, dtype, precision, autocast, *hooks = signature[1]
+            if hooks != [*previous[1][4:]]:
+                return "hooks of all modules came or went"
             if autocast != previous[1][3]:
                 return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
             if precision != previous[1][2]:
@@ -258,8 +258,7 @@ class Traced:
                 raise TraceError(
                     f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
                     "cannot watch (not an argument, closure variable, global or attribute), so a replay might be stale: "
-                    "pass it as an argument"
-                )
+                    "pass it as an argument")
 
     # ------------------------------------------------------------------------------------------------- looking at it
 
@@ -295,8 +294,8 @@ class Traced:
         return explain(self._seen().program, self.__name__, self.compilations)
 
     def profile(self, runs: int = 9) -> Profile:
-        """Print, and return, where the time of the latest call goes: a row for each kernel, with its time, the bytes that it moves, the
-        arithmetic that it does, the share of what this device was measured to do at most, and its lines of Python.
+        """Where the time of the latest call goes: a row for each kernel, with its time, the bytes that it moves, the arithmetic that it
+        does, the share of what this device was measured to do at most, and its lines of Python. print() shows the table.
 
         The call is run again `runs` times, and once before, on a queue that records times; tensors that it updates in place keep
         their values, and host code in it is called again. Times are medians. The arguments of the latest call must still be there.
@@ -305,13 +304,12 @@ class Traced:
 
         >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
         >>> z = f(x, y)
+        >>> print(f.profile())
         >>> slowest = max(f.profile(), key=lambda row: row.seconds)
         """
         from tracegrad.inspection.profiling import profile  # noqa: PLC0415
 
-        found = profile(self._seen().program, self.__name__, runs)
-        sys.stdout.write(f"{found}\n")
-        return found
+        return profile(self._seen().program, self.__name__, runs)
 
     def memory(self) -> Memory:
         """What the latest call's plan holds in memory, and when: for each step the intermediates that are alive, their bytes and lines.
@@ -360,12 +358,13 @@ class Traced:
 
         runs: how often the call is run again for its times, as for `profile`; 0 for not at all. beside: other traced functions that were
         called, to compare with. Without times (the page says why) it also works on the device "numpy", and where the arguments are gone.
-        Raises ArgumentError where there was no call yet.
+        Raises ArgumentError where there was no call yet, and for a path in a folder that does not exist.
 
         >>> f, x = tg.trace(lambda x: (x * x).sin()), tg.ones(3)
         >>> y = f(x)
         >>> f.page("page.html")
         """
+        check_place("page", path)
         text = self._page(runs, beside)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -403,6 +402,7 @@ class Traced:
         """
         from tracegrad.inspection.profiling import timeline  # noqa: PLC0415
 
+        check_place("timeline", path)
         timeline(self._seen().program, self.__name__, path, runs)
 
 

@@ -44,5 +44,5 @@ def jacobian(given):                                          # the suite wants 
 
 
 JACOBIAN = tg.trace(derivatives)
-objective = timed(prepare, lambda e: {"reproj_error": dict(elements=e["reproj"][0].tolist(), repeated=len(e["w"])),
-                                      "w_err": dict(element=e["w"][0].item(), repeated=len(e["w"]))})(tg.trace(errors))
+objective = timed(prepare, lambda e: {"reproj_error": {"elements": e["reproj"][0].tolist(), "repeated": len(e["w"])},
+                                      "w_err": {"element": e["w"][0].item(), "repeated": len(e["w"])}})(tg.trace(errors))

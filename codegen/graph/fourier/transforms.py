@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegrad.codegen.graph.complex_pairs import parts
 from tracegrad.codegen.graph.fourier.lines import LINES, halves, shape_of
+from tracegrad.codegen.graph.fourier.turned import turned
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.config import config
 from tracegrad.graph.ir import Aval, Graph, Node
@@ -33,10 +34,16 @@ _DFT, _REAL_DFT, _HALF_DFT = (REGISTRY[n] for n in ("dft", "real_dft", "half_dft
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:
-    """The graph without transforms, where the device does not share the host's memory (or config.fourier says "kernels")."""
+    """The graph without transforms, where the device does not share the host's memory (or config.fourier says "kernels").
+
+    Elsewhere the host's read and write arrays as they lie (`turned`).
+    """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
-    if not wanted or not any(node.fn in (_DFT, _REAL_DFT, _HALF_DFT) for node in graph):
+    transforms = (_DFT, _REAL_DFT, _HALF_DFT)
+    if not any(node.fn in transforms for node in graph):
         return graph
+    if not wanted:
+        return turned(graph, transforms)
     composer = _Composer(target)
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:

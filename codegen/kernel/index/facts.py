@@ -96,14 +96,41 @@ def origin(node: Node, flat: Index) -> tuple[Node, Index]:
 def never_positive(node: Node) -> bool:
     """Whether a float value is known to be at most 0, or NaN: the operand of the exponential in a softmax, a Gaussian, a softplus."""
     node, _ = origin(node, ZERO)
-    if node.fn.name == "neg":
-        x = node.operands[0]
-        return x.fn.name == "abs" or (x.fn.name == "mul" and x.operands[0] is x.operands[1])
     if node.fn.name == "where":                              # x < 0 ? x : -x
         condition, a, b = node.operands
         return condition.fn.name == "lt" and condition.operands[0] is a and is_zero(condition.operands[1]) and (
             b.fn.name == "neg" and b.operands[0] is a)
-    return node.fn.name == "sub" and subtracts_maximum(node)
+    return sign(node) < 0 or (node.fn.name == "sub" and subtracts_maximum(node))
+
+
+def sign(node: Node, steps: int = 8) -> int:
+    """1: an element is known to be at least 0, or NaN, -1: at most 0, or NaN; as far as `steps` operations tell. 0: that is not known."""
+    node, _ = origin(node, ZERO)
+    name, operands = node.fn.name, node.operands
+    if name == "const":
+        value = node.attrs["value"]
+        return 0 if dtype_kind(node.dtype) not in "fiu" else 1 if value >= 0 else -1 if value < 0 else 0
+    if node.fn.nonnegative:
+        return 1
+    if not steps or dtype_kind(node.dtype) != "f":
+        return 0
+    if name == "neg":
+        return -sign(operands[0], steps - 1)
+    if name == "mul" and _magnitude(operands[0]) is _magnitude(operands[1]):     # x x, and -x x
+        return 1 if _negations(operands[0]) == _negations(operands[1]) else -1
+    if name != "add" and name not in ("mul", "div"):
+        return 0
+    first = sign(operands[0], steps - 1)
+    second = sign(operands[1], steps - 1) if first else 0
+    return first * second if name != "add" else first if first == second else 0
+
+
+def _magnitude(node: Node) -> Node:
+    return node.operands[0] if node.fn.name == "neg" else node
+
+
+def _negations(node: Node) -> bool:
+    return node.fn.name == "neg"
 
 
 def divides(node: Node) -> int:

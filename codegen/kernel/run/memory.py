@@ -78,7 +78,8 @@ class Pointer:
         item = m.state.item
         if m.writers[i] != item:
             if m.writers[i]:
-                raise KernelFault(f"reads {m.name}[{i}], which work-item {m.writers[i] - 1} writes in the same launch")
+                who = f"work-item {m.writers[i] - 1} writes" if m.writers[i] > 0 else "several work-items change"
+                raise KernelFault(f"reads {m.name}[{i}], which {who} in the same launch")
             reader = m.readers[i]
             if reader != item:
                 m.readers[i] = _MANY if reader else item
@@ -103,9 +104,10 @@ class Pointer:
             raise KernelFault(f"changes {m.name}[{i}] of {len(m.array)}")
         if not m.known[i]:
             raise KernelFault(f"changes {m.name}[{i}], which nothing has written")
-        if m.writers[i] not in (0, _TOGETHER) or m.readers[i]:
+        who = m.state.item if m.state.global_size == (1, 1, 1) else _TOGETHER
+        if m.writers[i] not in (0, who) or m.readers[i] not in (0, who):
             raise KernelFault(f"changes {m.name}[{i}] atomically, which others access otherwise in the same launch")
-        m.writers[i] = _TOGETHER
+        m.writers[i] = who
         here, value = int(m.array[i]), int(value)
         m.array[i] = whole(here + value, m.array.dtype) if sign == "add" else min(here, value) if sign == "min" else max(here, value)
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from math import prod
 from typing import Any
 
+from tracegrad.codegen.kernel.finish import side_by_side
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.peeling import peeled
 from tracegrad.codegen.kernel.index.varying import room, uneven, varies
@@ -352,9 +353,13 @@ class RowKernel(RowProgram):
                 if s.across:
                     inner.enter_context(self.each_row())
                 inner.enter_context(self.ev.along(col, lanes))
+                items, starts = self.writer.blocks[-1].items, list[int]()
                 for u, accumulator in enumerate(accumulators):
+                    starts.append(len(items))
                     at = self.row * s.row_size + outer + (col.index + u * lanes)
                     self.bodies(at, reductions, roots, accumulator)
+                if not self.writer.updates:
+                    side_by_side(items, starts)
         if tail == (n - 1, n) and s.length is None and not s.across and not varies(n):
             self.bodies(self.row * s.row_size + outer + (n - 1), reductions, roots, total)
         elif tail is not None:
@@ -432,8 +437,12 @@ class RowKernel(RowProgram):
                 w.prefetch(pointer, at, node)
 
     def unroll(self, reductions: list[Node], roots: list[Node]) -> int:
-        """Independent accumulators hide the latency of a short body, and take fewer terms each."""
+        """Independent accumulators hide the latency of a short body, and take fewer terms each. Long ones go side by side."""
         n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
+        flops = sum(self.context.schedule.costs.get(r, 1) for r in (*reductions, *roots))
+        long = flops >= tuning().side_by_side and self.writer.target.registers >= 32
+        if long and len(self.passes) == 1 and n >= 8 * width and n % (2 * width) < width:
+            return 2
         if not reductions or any(x not in self.columns for x in roots) or len(reductions) > 2:
             return 1
         work = max(self.context.schedule.costs.get(r, 1) for r in reductions)

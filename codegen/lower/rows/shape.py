@@ -88,9 +88,10 @@ def shape_of(group: Group, context: Context) -> Shape:
         return shape
     row, col = Var("row", shape.rows), Var("col", shape.cols[0])
     found = reads(group, context, row.index * shape.cols[0] + col.index).indices
-    if not any(i.stride(row) == 1 and (i.stride(col) or 0) > 1 for i in found):
+    apart = [k for i in found if (k := i.stride(row)) in (1, 2) and (i.stride(col) or 0) > k]         # two: parts of complex numbers
+    if not apart:
         return shape
-    return replace(shape, block=tuning().line_bytes // 4, across=True)
+    return replace(shape, block=tuning().line_bytes // (4 * max(apart)), across=True)
 
 
 def _plain(group: Group) -> bool:

@@ -1,8 +1,8 @@
 """argmax and argmin: a serial search of each row, the first of equals wins, NaN wins over all. Start at `lower_arg_reduction`.
 
-Rows of a CPU that lie in memory are searched in vectors: each lane has a best of its own, and then halves are compared (`_search_lanes`).
+Rows of a CPU that lie in memory are searched in vectors: each lane has a best of its own, then halves are compared (`_search_lanes`).
 Of dimensions that are not the last, and of short rows, each lane searches a row of its own (`_search_side_by_side`). Rows that are a few
-vectors, the last of which overlaps the one before, are searched one by one (`_search_rows`). Both compare floats as integers (`_key`).
+vectors, the last of which overlaps the one before, are searched one by one (`_search_rows`). All compare floats as integers (`keys`).
 A long row that would leave cores idle is cut in chunks; a second kernel then looks at the winners of the chunks only, in order.
 On a GPU work-groups do it (argreduce_gpu.py).
 """
@@ -13,11 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import (
-    Bits,
     Cast,
     Convert,
     Expression,
@@ -26,19 +23,19 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Literal,
     Load,
     Local,
-    Prefix,
     Select,
     Splat,
 )
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, clipped, rest
-from tracegrad.codegen.kernel.ir.vectors import bit_floor, index_type
+from tracegrad.codegen.kernel.ir.vectors import bit_floor
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.shape import vector_width
+from tracegrad.codegen.lower.search.keys import key, key_dtype, number_of, plain, same
 from tracegrad.codegen.lower.serial import KernelBuilder, column_part, cut, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
-from tracegrad.support.dtypes import DType, dtype_kind, int64
+from tracegrad.support.dtypes import dtype_kind, int64
 from tracegrad.support.tuning import tuning
 
 
@@ -50,27 +47,19 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     if chunks == 1:
         many = inner >= 4 or (inner == 1 and outer >= 4 and n <= tuning().arg_short)
         width = vector_width(group, context)
-        if inner == 1 and width > 1 and tuning().arg_rows <= n < 4 * width and _plain(group, context):
+        if inner == 1 and width > 1 and tuning().arg_rows <= n < 4 * width and plain(group.anchor.operands[0], context):
             return [_search_rows(group, context)]
-        side_by_side = many and _plain(group, context)
+        side_by_side = many and plain(group.anchor.operands[0], context)
         return [_search_side_by_side(group, context) if side_by_side else _search(group, context, n, length, None, None)]
     winners = Temp("winners", node, outer * chunks * inner, int64)
     return [_search(group, context, n, length, None, winners), _search(group, context, chunks, chunks, winners, None)]
 
 
-def _keep_better(o: KernelBuilder, value: Expression, best: Local, at: Local, number: Expression) -> None:
-    """What is better than the best so far takes its place."""
-    with o.writer.branch(better(o.node, value, best)):
+def _keep_better(o: KernelBuilder, wins: Expression, value: Expression, best: Local, at: Local, number: Expression) -> None:
+    """A value that wins is the best so far, and its number the place."""
+    with o.writer.branch(wins):
         o.writer.assign(best, value, o.node)
         o.writer.assign(at, number, o.node)
-
-
-def _keep_better_lanes(o: KernelBuilder, values: Expression, bests: Local, places: Local, numbers: Expression) -> None:
-    """The same in each lane."""
-    w, node = o.writer, o.node
-    wins = w.declare("better", better(node, values, bests), node)
-    w.assign(bests, Select(wins, values, bests), node)
-    w.assign(places, Select(wins, numbers, places), node)
 
 
 def _search(group: Group, context: Context, count: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:
@@ -98,22 +87,23 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
 
         start = chunk * length
         at_first = number(start)
-        best = w.declare("best", value(at_first), node)
-        at = w.declare("at", w.at(at_first), node)
-        stop: BoundLike = clipped(start + length, n, length) if chunks > 1 else count
         width = _lanes(group, context) if source is None else 1
+        stop: BoundLike = clipped(start + length, n, length) if chunks > 1 else count
         if width > 1:
-            _search_lanes(o, value, best, at, start, stop, width)
+            best, place = _search_lanes(o, value, start, stop, width)
+            at = w.declare("at", Cast(place, w.index_dtype) if place.dtype != w.index_dtype else place, node)
             left = (length if chunks == 1 else 1) % width
-            if chunks == 1 and not left:
-                stop = 0
             first = n - left if chunks == 1 else rest(start, stop, width)
+            stop = stop if left else 0
         else:
+            best = w.declare("best", value(at_first), node)
+            at = w.declare("at", w.at(at_first), node)
             first = start + 1 if start.terms else 1
         if stop != 0:
             with o.loop("i", count, first, stop) as i:
                 here = number(i)
-                _keep_better(o, value(here), best, at, w.at(here))
+                mine = value(here) if width == 1 else w.declare("key", _preferred(o, value(here)), node)
+                _keep_better(o, better(node, mine, best) if width == 1 else Infix(">", mine, best), mine, best, at, w.at(here))
         if winners is None:
             ev.store(context.output(group, node), node, result, at)
         else:
@@ -123,46 +113,24 @@ def _search(group: Group, context: Context, count: int, length: int, source: Tem
     return o.finish()
 
 
-def _plain(group: Group, context: Context) -> bool:
-    """Whether it may be searched in vectors. The number of an element has to be as wide as the element."""
-    x = group.anchor.operands[0]
-    return context.target.traits.vectors and x.dtype.name in ("float32", "float64", "int32", "int64") and index_type(x.aval.size) == "int"
-
-
 def _lanes(group: Group, context: Context) -> int:
     """The lanes of a search of rows that lie in memory; 1: it is serial."""
     _, n, inner = view(group.anchor.operands[0], group.anchor.attrs["dim"])
     width = vector_width(group, context)
-    return width if _plain(group, context) and inner == 1 and n >= 4 * width else 1
+    return width if plain(group.anchor.operands[0], context) and inner == 1 and n >= 4 * width else 1
 
 
-def _number(x: Expression, dtype: DType) -> Expression:
-    """The number of an element, as wide as the element."""
-    number = np.dtype(f"i{dtype.itemsize}")
-    return x if x.dtype == number else Convert(x, number) if x.lanes > 1 else Cast(x, number)
-
-
-def _key(o: KernelBuilder, x: Expression) -> Expression:
-    """Integers in the order in which a search prefers elements: NaN first, and equals are equal (of floats; integers are as they are)."""
+def _preferred(o: KernelBuilder, x: Expression) -> Expression:
+    """The key of an element, or of each of a vector."""
     fn: Any = o.node.fn
-    if dtype_kind(x.dtype) != "f":
-        return Prefix("~", x) if fn.better == "<" else x
-    w, number, bits = o.writer, np.dtype(f"i{x.dtype.itemsize}"), 8 * x.dtype.itemsize
-    highest = _same(2 ** (bits - 1) - 1, number, x.lanes)
-    found = w.declare("bits", Bits(Infix("+", x, _same(0.0, x.dtype, x.lanes)), number), o.node)         # -0.0 is 0.0
-    key: Expression = Infix("^", found, Infix("&", Infix(">>", found, _same(bits - 1, number, x.lanes)), highest))
-    return Select(Infix("!=", x, x), highest, Prefix("~", key) if fn.better == "<" else key)
+    return key(o, x, fn.better == "<")
 
 
-def _same(value: float, dtype: DType, lanes: int) -> Expression:
-    return Splat(Literal(value, dtype), lanes) if lanes > 1 else Literal(value, dtype)
-
-
-def _keep_highest(o: KernelBuilder, key: Expression, keys: Local, places: Local, numbers: Expression) -> None:
+def _keep_highest(o: KernelBuilder, mine: Expression, keys: Local, places: Local, numbers: Expression) -> None:
     """Keys that are higher take their lanes' places."""
     w, node = o.writer, o.node
-    wins = w.declare("better", Infix(">", key, keys), node)
-    w.assign(keys, Select(wins, key, keys), node)
+    wins = w.declare("better", Infix(">", mine, keys), node)
+    w.assign(keys, Select(wins, mine, keys), node)
     w.assign(places, Select(wins, numbers, places), node)
 
 
@@ -176,20 +144,31 @@ def _search_rows(group: Group, context: Context) -> Kernel:
     x = node.operands[0]
     outer, n, _ = view(x, node.attrs["dim"])
     width = min(bit_floor(n), vector_width(group, context))
-    number = np.dtype(f"i{x.dtype.itemsize}")
+    number = key_dtype(x)
     first, last = o.part("row", outer, -(-outer // parts(context)))
     with o.loop("row", outer, first, last) as row:
-        keys = w.declare("keys", _same(-(2 ** (8 * number.itemsize - 1)), number, width), node)
-        places = w.declare("places", _same(0, number, width), node)
+        keys, places = _nothing_yet(o, width, Literal(0, number))
         for low, high in ((0, n - n % width), (n - width, n))[:1 + (n % width > 0)]:
             var = Var("i", n)
             with w.loop(var, low, high, width), ev.along(var, width):
-                key = w.declare("key", _key(o, ev.vector(ev.value(x, row * n + var.index))), node)
-                _keep_highest(o, key, keys, places, _number(ev.lanes_of(var.index), number))
-        top = _halved(o, keys, ">")
-        found = w.declare("places", Select(Infix("==", keys, Splat(top, width)), places, _same(n, number, width)), node)
-        ev.store(context.output(group, node), node, row, _halved(o, found, "<"))
+                mine = w.declare("key", _preferred(o, ev.vector(ev.value(x, row * n + var.index))), node)
+                _keep_highest(o, mine, keys, places, number_of(ev.lanes_of(var.index), number))
+        ev.store(context.output(group, node), node, row, _first_of_highest(o, keys, places, n)[1])
     return o.finish()
+
+
+def _nothing_yet(o: KernelBuilder, width: int, first: Expression) -> tuple[Local, Local]:
+    """The lanes' keys, and their places: of the least key there is the first place wins, since no key is higher."""
+    w, number = o.writer, key_dtype(o.node.operands[0])
+    keys = w.declare("keys", same(-(2 ** (8 * number.itemsize - 1)), number, width), o.node)
+    return keys, w.declare("places", Splat(first, width), o.node)
+
+
+def _first_of_highest(o: KernelBuilder, keys: Local, places: Local, n: int) -> tuple[Local, Local]:
+    """The highest key of all lanes, and of those that have it the first place."""
+    top = _halved(o, keys, ">")
+    found = Select(Infix("==", keys, Splat(top, keys.lanes)), places, same(n, places.dtype, keys.lanes))
+    return top, _halved(o, o.writer.declare("places", found, o.node), "<")
 
 
 def _halved(o: KernelBuilder, x: Local, better: str) -> Local:
@@ -217,15 +196,15 @@ def _search_side_by_side(group: Group, context: Context) -> Kernel:
             return ev.vector(found) if ev.width > 1 else found
 
         start = value(constant(0))
-        best = w.declare("best", _key(o, start) if ev.width > 1 else start, node)
-        at = w.declare("at", _same(0, np.dtype(f"i{best.dtype.itemsize}"), ev.width), node)
+        best = w.declare("best", _preferred(o, start) if ev.width > 1 else start, node)
+        at = w.declare("at", same(0, key_dtype(x), ev.width), node)
         if n > 1:
             with o.loop("i", n, 1) as i:
-                here, number = value(i), _number(w.at(i), best.dtype)
+                here, number = value(i), number_of(w.at(i), x.dtype)
                 if ev.width > 1:
-                    _keep_highest(o, w.declare("key", _key(o, here), node), best, at, Splat(number, ev.width))
+                    _keep_highest(o, w.declare("key", _preferred(o, here), node), best, at, Splat(number, ev.width))
                 else:
-                    _keep_better(o, here, best, at, number)
+                    _keep_better(o, better(node, here, best), here, best, at, number)
         result = at if at.dtype == int64 or ev.width == 1 else Convert(at, int64)
         ev.store(context.output(group, node), node, row * inner + column, result)
 
@@ -240,40 +219,21 @@ def _search_side_by_side(group: Group, context: Context) -> Kernel:
 
 
 def _search_lanes(
-    o: KernelBuilder, value: Callable[[Index], Expression], best: Local, at: Local, start: Index, stop: BoundLike, width: int
-) -> None:
-    """Search whole vectors from `start` on, then among the lanes' bests. (4096 x 4096, two cores: 0.1 of the serial search's time.)"""
+    o: KernelBuilder, value: Callable[[Index], Expression], start: Index, stop: BoundLike, width: int
+) -> tuple[Local, Local]:
+    """The highest key of whole vectors from `start` on, and its first place. (4096 x 4096, two cores: 0.1 of the serial search's time.)"""
     node, w, ev = o.node, o.writer, o.ev
-    bests = w.declare("bests", Splat(best, width), node)
-    places = w.declare("places", Splat(_number(at, best.dtype), width), node)
-    var = Var("i", view(node.operands[0], node.attrs["dim"])[1])
+    x, n = node.operands[0], view(node.operands[0], node.attrs["dim"])[1]
+    keys, places = _nothing_yet(o, width, number_of(w.at(start), x.dtype))
+    var = Var("i", n)
     with w.loop(var, start, stop, width, whole=True), ev.along(var, width):
-        x, here = ev.vector(value(var.index)), _number(ev.lanes_of(var.index), best.dtype)
-        _keep_better_lanes(o, x, bests, places, here)
-    a, b = bests, places
-    while width > 1:
-        width //= 2
-        other, found = (w.declare(name, Lanes(x, "hi"), node) for name, x in (("other", a), ("found", b)))
-        a, b = (w.declare(name, Lanes(x, "lo"), node) for name, x in (("best", a), ("at", b)))
-        either, both = _words(a)
-        equal: Expression = Infix("==", other, a)
-        if dtype_kind(a.dtype) == "f":
-            equal = Infix(either, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
-        wins = w.declare("better", Infix(either, better(o.node, other, a), Infix(both, equal, Infix("<", found, b))), node)
-        a = w.declare("best", Select(wins, other, a), node)
-        b = w.declare("at", Select(wins, found, b), node)
-    w.assign(best, a, node)
-    w.assign(at, Cast(b, w.index_dtype) if b.dtype != w.index_dtype else b, node)
+        mine = w.declare("key", _preferred(o, ev.vector(value(var.index))), node)
+        _keep_highest(o, mine, keys, places, number_of(ev.lanes_of(var.index), x.dtype))
+    return _first_of_highest(o, keys, places, n)
 
 
 def better(node: Node, a: Expression, b: Expression) -> Expression:
     """Whether value a beats value b."""
     fn: Any = node.fn
-    plain, (either, both) = Infix(fn.better, a, b), _words(a)
-    return Infix(either, plain, Infix(both, Infix("!=", a, a), Infix("==", b, b))) if dtype_kind(a.dtype) == "f" else plain
-
-
-def _words(x: Expression) -> tuple[str, str]:
-    """C's "or" and "and" of comparisons of x."""
-    return ("||", "&&") if x.lanes == 1 else ("|", "&")
-
+    found = Infix(fn.better, a, b)
+    return Infix("||", found, Infix("&&", Infix("!=", a, a), Infix("==", b, b))) if dtype_kind(a.dtype) == "f" else found

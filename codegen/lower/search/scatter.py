@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import Index
-from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Local
+from tracegrad.codegen.kernel.ir.expressions import Cast, Expression, Infix, Local, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 
 
@@ -54,7 +55,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         with o.loop("row", rows, first, last) as row:
             o.columns("column", rest, low, high, partial(copy, row))
     with o.loop("k", count) as k:
-        to = o.clamped(ev.value(index, k), rows)
+        to = _row(o, index, ev.value(index, k), rows)
         mine: AbstractContextManager[Any] = nullcontext()
         if last != rows and to.terms:
             begin, end = bound(first), bound(last)
@@ -75,6 +76,22 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         others = sum(n.aval.nbytes for n in group.reads if context.ref(n) is not context.ref(node))
         kernel = replace(kernel, flops=source.aval.size, bytes=others + 2 * source.aval.nbytes)
     return [kernel]
+
+
+def _row(o: KernelBuilder, node: Node, index: Expression, rows: int) -> Index:
+    """A row number that was read, brought into range. index: what `node` is.
+
+    What this kernel reports where it is out of range is brought there by a branch of the same test. (Sums of 1,000 groups take 0.8 of
+    the time that clamping each takes.)
+    """
+    w, checked = o.writer, strip(node)
+    reported = checked.fn.name == "in_range" and checked not in o.group.reads and not checked.attrs["wrap"]
+    if rows == 1 or not reported or not o.context.target.traits.long_items:
+        return o.clamped(index, rows)
+    at = w.variable("at", rows, Cast(index, w.index_dtype), node=o.node)
+    with w.branch(Infix("|", Infix("<", index, whole(0, index.dtype)), Infix(">", index, whole(rows - 1, index.dtype)))):
+        w.assign(at, o.ev.clamped(index, rows - 1), o.node)
+    return at.index
 
 
 def _joined(o: KernelBuilder, a: Expression, b: Expression) -> Local:

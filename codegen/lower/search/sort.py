@@ -1,6 +1,7 @@
 """argsort of the last dimension: insertion sort of short runs, then merges that double them. Start at `lower_sort`.
 
-On a CPU a work-item first sorts a block that fits its cache, runs and merges. A merge of blocks cuts the result of each pair of them
+Of short rows a CPU counts for each element how many stand before it, in vectors (`_counted`): no step depends on what the elements are.
+Of longer ones a work-item first sorts a block that fits its cache, runs and merges. A merge of blocks cuts the result of each pair of them
 into parts of equal length; a work-item finds by binary search where its part starts in either (the "merge path"), then merges
 serially. Left runs come first among equals, so the sort is stable. On a GPU work-groups do it (sort_gpu.py).
 """
@@ -10,12 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded
-from tracegrad.codegen.kernel.ir.expressions import Infix, Local, Operand, Select, element, place, whole
+from tracegrad.codegen.kernel.index.varying import varies
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Load, Local, Operand, Select, Splat, element, place, whole
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import Array, Bound, BoundLike, Declare, Pointer, bound
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Bound, BoundLike, Declare, Pointer, bound
 from tracegrad.codegen.kernel.ir.types import register_type
+from tracegrad.codegen.kernel.ir.vectors import bit_floor
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import KernelBuilder, scratch
+from tracegrad.codegen.lower.rows.shape import vector_width
+from tracegrad.codegen.lower.search.keys import key, key_dtype, number_of, plain, same
+from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.support.dtypes import int32, int64
@@ -29,6 +34,8 @@ _COMPARISON = 3                         # ns, with what it decides: half of the 
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     n = node.shape[-1]
+    if 4 <= n <= tuning().sort_vectors * vector_width(group, context) and plain(node.operands[0], context) and not varies(n):
+        return [_counted(group, context)]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
@@ -41,6 +48,48 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
         made.append(replace(merge, slow=_COMPARISON * node.aval.size))
         run, side = 2 * run, 1 - side
     return made
+
+
+def _counted(group: Group, context: Context) -> Kernel:
+    """Rows whose elements go where they belong: behind all of lower keys (descending: of higher ones) and the equal ones before them.
+
+    (Rows of 16 to 101: 0.2 of the time that insertion and merges take; of 256: 0.3, but 3 times that of merges where all is in order.)
+    """
+    o = KernelBuilder(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    x, out = node.operands[0], o.output()
+    n, width = x.shape[-1], min(bit_floor(x.shape[-1]), vector_width(group, context))
+    number, before = key_dtype(x), ">" if node.attrs["descending"] else "<"
+    vectors = ((0, n - n % width), (n - width, n))[:1 + (n % width > 0)]                   # the last one overlaps the one before
+    first, last = o.part("row", node.aval.size // n, -(-node.aval.size // n // parts(context)))
+    with o.loop("row", node.aval.size // n, first, last) as row:
+        keys, places = (w.array(name, register_type(number), n, node=node) for name in ("keys", "places"))
+        for low, high in vectors:
+            var = Var("i", n)
+            with w.loop(var, low, high, width), ev.along(var, width):
+                w.store(Access(keys, var.index, width, var), key(o, ev.vector(ev.value(x, row * n + var.index))), node)
+        for low, high in vectors:
+            var = Var("i", n)
+            with w.loop(var, low, high, width), ev.along(var, width):
+                mine = w.declare("mine", Load(Access(keys, var.index, width, var), number, width), node)
+                numbers = number_of(ev.lanes_of(var.index), number)
+                count, after = w.declare("place", same(0, number, width), node), var.index + width
+                for start, stop, by in ((0, var, before + "="), (var, after, before), (after, n, before)):
+                    if (start == 0 and high == width) or (stop == n and low + width == n):
+                        continue                             # nothing stands there
+                    j = Var("j", n)
+                    with w.loop(j, bound(start), bound(stop)):
+                        other = Splat(element(keys, j), width)
+                        stands: Expression = Infix(by, other, mine)
+                        if start is var:                     # it is one of the lanes
+                            earlier = Infix("<", Splat(number_of(w.at(j), number), width), numbers)
+                            stands = Infix("|", stands, Infix("&", Infix("==", other, mine), earlier))
+                        w.assign(count, Select(stands, Infix("+", count, same(1, number, width)), count), node)
+                w.store(Access(places, var.index, width, var), count, node)
+        with o.loop("i", n) as i:
+            to = w.computed("to", n, element(places, i), node)
+            w.store(place(out, row * n + to.index), w.at(i), node)
+    return replace(o.finish(), slow=node.aval.size * n // (2 * width))
 
 
 def _passes(n: int) -> int:

@@ -17,6 +17,7 @@ from tests.helpers.marks import one_of
 from tests.random_programs.fuzz import FIRST, batch
 from tests.random_programs.random_programs import FLOATS, Program, fit, programs
 from tests.random_programs.test_fuzz import LONG, arguments, called, examples
+from tracegrad.codegen.kernel.run.memory import KernelFault, Memory, Pointer, State
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning
 
@@ -328,3 +329,19 @@ def test_maxima_of_half_precision_find_their_elements(shape: tuple[int, ...], on
             found = tg.trace(program)(x)
         assert checked.count
         assert np.isfinite(found.numpy()).all()
+
+
+def test_the_only_work_item_reads_what_it_changed_atomically():
+    """A launch of one work-item is in order: small scatters on GPUs, whose launches are put together, are of one."""
+    state = State()
+    counts = Memory("counts", np.zeros(2, np.int64), state, known=True)
+    at, state.item = Pointer(counts, 0), 1
+    at.atomic("add", 3)
+    assert at.load(0) == 3
+    at.atomic("add", 4)
+    assert at.load(0) == 7
+    counts.fresh()
+    state.global_size = (2, 1, 1)
+    at.atomic("add", 1)
+    with pytest.raises(KernelFault, match="several work-items change in the same launch"):
+        at.load(0)

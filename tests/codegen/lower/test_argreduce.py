@@ -73,7 +73,7 @@ def test_neighbours_are_lanes_and_what_is_left_is_a_narrower_vector() -> None:
     assert "if (" not in str(step.kernels())
 
 
-@one_of(3, ("n", "dtype"), product([16, 23, 40, 63], ["float32", "float64", "int32", "int64"]))
+@one_of(3, ("n", "dtype"), product([16, 23, 40, 63, 300], ["float32", "float64", "int32", "int64"]))
 def test_rows_of_a_few_vectors_are_searched_one_by_one(n: int, dtype: str) -> None:
     x = np.random.default_rng(n).integers(-3, 3, (50, n)).astype(dtype)
     if x.dtype.kind == "f":
@@ -85,6 +85,20 @@ def test_rows_of_a_few_vectors_are_searched_one_by_one(n: int, dtype: str) -> No
         np.testing.assert_array_equal(np.asarray(found), wanted)
     if n < 4 * (find_device(None).target.simd_bytes // x.itemsize):             # longer rows: what is left is searched one by one
         assert "if (" not in str(step.kernels())
+
+
+@one_of(3, ("n", "dtype"), product([300, 5000], ["float32", "float64", "int32", "int64"]))
+def test_long_rows_compare_keys(n: int, dtype: str) -> None:
+    x = np.random.default_rng(n).integers(-3, 3, (6, n)).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, n // 2:], x[1], x[2, -1], x[3], x[4] = np.nan, np.nan, -np.nan, -np.inf, np.where(x[4] > 0, -0.0, 0.0)
+    else:
+        x[0], x[1, 5:9], x[2, -1], x[3, :-1] = np.iinfo(dtype).min, np.iinfo(dtype).max, np.iinfo(dtype).min, np.iinfo(dtype).min
+    for rows in (x, x[:1]):                                            # a row alone is cut in chunks
+        step = tg.trace(lambda x: (x.argmax(1), x.argmin(1)))
+        for found, wanted in zip(step(tg.tensor(rows)), (rows.argmax(1), rows.argmin(1)), strict=True):
+            np.testing.assert_array_equal(np.asarray(found), wanted)
+        assert "key" in str(step.kernels())
 
 
 def test_on_the_device() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked, random_target, random_tuning
+from tracegrad.execute.devices import find_device
 from tracegrad.support.tuning import Tuning
 
 SIZES = (1, 7, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128, 129, 255, 256, 257, 300, 1000, 1024)
@@ -75,9 +76,10 @@ def test_sizes(n: int) -> None:
     """Both schedules with the usual thresholds, and two targets with any."""
     rng = Random(n)
     kinds = ("floats", "ties", "special", "int32", "int64", "uint8", "bools", "float16")
-    with Checked({name: TARGETS[name] for name in ("avx2", "gpu")}) as checked:
-        check(given(n, "special", 1 if n > 129 else 2), 1 + n // 3)
-    assert checked.count
+    for names, tuning in ((("avx2", "gpu"), Tuning()), (("avx2",), Tuning(sort_vectors=0)), (("avx512",), Tuning(sort_vectors=99))):
+        with Checked({name: TARGETS[name] for name in names}, tuning=tuning) as checked:
+            check(given(n, "special", 1 if n > 129 else 2), 1 + n // 3)
+        assert checked.count
     for kind in rng.sample(kinds, 1 if n > 129 else 3):
         targets = {f"a {device}": random_target(rng, device) for device in ("cpu", "gpu")}
         if n > 300:
@@ -85,6 +87,23 @@ def test_sizes(n: int) -> None:
         with Checked(targets, tuning=random_tuning(rng)) as checked:
             check(given(n, kind, 1 if n > 129 else 2), min(n, 5))
         assert checked.count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("n", [4, 23, 100])
+def test_what_stands_before_an_element_of_a_short_row_is_counted(n: int, dtype: str) -> None:
+    x = np.random.default_rng(n).integers(-3, 3, (50, n)).astype(dtype)
+    if x.dtype.kind == "f":
+        x[3, n // 2:], x[4], x[5, -1], x[6], x[7] = np.nan, np.nan, -np.nan, -np.inf, np.where(x[7] > 0, -0.0, 0.0)
+        x[8, 1], x[8, 2] = np.inf, np.nan
+    else:
+        x[3], x[4, 1:3], x[5, -1] = np.iinfo(dtype).min, np.iinfo(dtype).max, np.iinfo(dtype).min
+    step = tg.trace(lambda x: (x.argsort(1), x.argsort(1, descending=True)))
+    tg.set_device(find_device("cpu"))
+    for found, descending in zip(step(tg.tensor(x)), (False, True), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), order_of(x, descending))
+    assert "while" not in str(step.kernels())
+    assert "if (" not in str(step.kernels())
 
 
 @pytest.mark.long
@@ -104,7 +123,7 @@ def test_long_rows(n: int, target: str) -> None:
 @pytest.mark.parametrize("n", [7, 33, 100, 257])
 def test_tiny_blocks(n: int) -> None:
     """Many blocks, merges of merges, and chunks: runs of two elements, blocks of four, parts of four."""
-    tuning = Tuning(sort_run=2, sort_block=4, sort_part=4, sort_part_gpu=2, sort_local=8, select_chunk=4)
+    tuning = Tuning(sort_vectors=0, sort_run=2, sort_block=4, sort_part=4, sort_part_gpu=2, sort_local=8, select_chunk=4)
     x = given(n, "ties", 3)
     with Checked({name: TARGETS[name] for name in ("avx2", "gpu", "gpu, no local memory")}, tuning=tuning):
         t = tg.tensor(x)

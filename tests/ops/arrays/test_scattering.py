@@ -14,6 +14,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.marks import one_of
 from tests.helpers.names import Case, checks
+from tracegrad.execute.devices import find_device
 
 inf, nan = np.inf, np.nan
 RNG = np.random.default_rng(7)
@@ -431,3 +432,14 @@ def test_a_scatter_checks_its_indices_and_adds_constants_itself() -> None:
     index[4321] = 7
     with pytest.raises(IndexError, match="index holds 7"):
         np.asarray(step(tg.tensor(index)))
+
+
+def test_a_row_number_is_clamped_where_it_is_reported() -> None:
+    step = tg.trace(lambda x, k: tg.zeros(4).index_add(0, k, x))
+    x = tg.ones(40)
+    np.testing.assert_array_equal(np.asarray(step(x, tg.arange(40) % 4)), [10, 10, 10, 10])
+    if find_device(None).target.traits.long_items:
+        assert any(line.strip().startswith("if ((k_i < 0) |") for line in str(step.kernels()).splitlines())
+    for wrong in (-3, 4, 1 << 40):
+        with pytest.raises(tg.IndexOutOfRange):
+            np.asarray(step(x, tg.full((40,), wrong, dtype=tg.int64)))

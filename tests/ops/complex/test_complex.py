@@ -124,7 +124,7 @@ def test_kernels_give_what_numpy_gives(n: int, dtype: Any) -> None:
 # ------------------------------------------------------------------------------------------------------------ what takes them
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.name not in ("in_range", "as_known", "philox")], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in OPS if op.name not in ("in_range", "as_known", "in_domain", "philox")], ids=lambda op: op.name)
 def test_every_op_takes_complex_numbers_or_refuses_them(op: Any) -> None:
     """No op computes anything else: it has a `pair` rule (LAPACK and the transforms get numpy's arrays), or it is a DTypeError.
 
@@ -518,3 +518,11 @@ def test_a_kernel_of_complex_numbers_has_no_lanes_by_themselves() -> None:
     assert "float16 z_pairs = LOAD(float16, z + i * 2)" in text
     assert "GATHER" not in text
     assert "STRIDED" not in text
+
+
+@pytest.mark.parametrize("weights", [{"fweights": [1, 2, 3]}, {"aweights": [0.1, 0.2, 0.3]}], ids="".join)
+def test_weighted_covariance(weights: Any, on_numpy: None) -> None:
+    """It has the conjugates, too: variances are real."""
+    x = draw(2, 3)
+    found = tg.cov(tg.tensor(x), **{name: tg.tensor(np.array(w)) for name, w in weights.items()})
+    close(found, np.cov(x, **{name: np.array(w) for name, w in weights.items()}))

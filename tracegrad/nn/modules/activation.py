@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-from tracegrad.errors import ShapeError
+from tracegrad.errors import ShapeError, warn
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
@@ -206,7 +205,7 @@ class Hardtanh(FunctionModule):
         # torch's older names, which come before the others
         for name, older, value in (("min_val", "min_value", min_value), ("max_val", "max_value", max_value)):
             if value is not None:
-                warnings.warn(f"Hardtanh: {older} is deprecated; use {name} instead", FutureWarning, stacklevel=2)
+                warn(f"Hardtanh: {older} is deprecated; use {name} instead", FutureWarning)
                 setattr(self, name, value)
 
 

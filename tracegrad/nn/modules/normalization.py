@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar
 
 from tracegrad.distributed import ProcessGroup, get_world_size, is_initialized
 from tracegrad.distributed.functional import all_reduce
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ShapeError, warn
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
@@ -145,7 +144,7 @@ class _Tracking(Module):
     """Base of normalizations of channels: weight, bias, and running statistics."""
 
     ranks: ClassVar[tuple[int, ...]] = ()
-    _optional = ("num_batches_tracked",)                # checkpoints from before torch had it
+    _version, _optional = 2, {"num_batches_tracked": 2}                 # checkpoints from before torch had it lack it
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -324,7 +323,7 @@ class _InstanceNorm(_Tracking):
             message = f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {channels}"
             if self.affine:
                 raise ShapeError(message)
-            warnings.warn(f"{message} (without a weight their number is of no use)", stacklevel=2)
+            warn(f"{message} (without a weight their number is of no use)")
         use_input = self.training or self.running_mean is None
         momentum = 0.0 if self.momentum is None else self.momentum           # as in torch, which does not count batches here
         y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use_input, momentum, self.eps)

@@ -7,14 +7,13 @@ arithmetic: a `tg.scan`, in a trace one operation whatever the sequence's length
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from tracegrad.control_flow.functions import scan
 from tracegrad.control_flow.scan import scan_nodes
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, warn
 from tracegrad.graph.families import not_taken
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import functional as F
@@ -115,7 +114,7 @@ class _Recurrent(Module):
         if not 0 <= proj_size < hidden_size:
             raise ArgumentError(f"{name}: proj_size must be from 0 to below hidden_size {hidden_size}, got {proj_size}")
         if dropout and num_layers == 1:
-            warnings.warn(f"{name}: dropout acts between layers, so dropout={dropout} does nothing with num_layers=1", stacklevel=3)
+            warn(f"{name}: dropout acts between layers, so dropout={dropout} does nothing with num_layers=1")
         self.input_size, self.hidden_size, self.num_layers, self.bias = input_size, hidden_size, num_layers, bias
         self.batch_first, self.dropout, self.bidirectional, self.proj_size = batch_first, float(dropout), bidirectional, proj_size
         out, rows = proj_size or hidden_size, self.gates * hidden_size

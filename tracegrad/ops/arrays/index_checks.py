@@ -19,7 +19,7 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.primitives.elementwise import lt, where
 from tracegrad.support import dtypes
-from tracegrad.support.plan import Check, KnownCheck
+from tracegrad.support.plan import Check, DomainCheck
 
 _UNSIGNED = {dtypes.int32: np.uint32, dtypes.int64: np.uint64}
 _conditions: list[Node] = []           # what must hold for the code being recorded to count (see `counts_where`)
@@ -78,7 +78,27 @@ class AsKnown(InRange):
     def check(self, node: Node) -> Check:
         """What the runtime has to know of a node of this op."""
         a = node.attrs
-        return KnownCheck(a["call"], a["what"], "", 0, 0, None, str(node.loc), a["position"])
+        error = (f"the tensor of {a['what']} does not hold the values that were given for it, so other entries may differ from zero; give "
+                 "the values that it will hold, or record the call for these")
+        return DomainCheck(a["call"], error, "", 0, 0, None, str(node.loc), a["position"])
+
+
+class InDomain(InRange):
+    """x, integers that lie in 0 ... size - 1 where values that `call` was given are allowed; `what` is the error for others."""
+
+    name = "in_domain"
+    cases = [((np.array([0, 1], "int64"),), dict(size=2, wrap=False, ignore=None, call="f", what="x must be positive", of="", position=-1))]
+
+    def check(self, node: Node) -> Check:
+        """What the runtime has to know of a node of this op."""
+        a = node.attrs
+        return DomainCheck(a["call"], a["what"], "", 0, a["size"] - 1, None, str(node.loc), a["position"])
+
+
+def in_domain(index: Node, size: int, call: str, what: str) -> Node:
+    """An index (int64) below `size`; negative ones are errors of `call` that say `what`."""
+    attrs = dict(size=size, wrap=False, ignore=None, call=call, what=what, of="", position=-1)
+    return bind(REGISTRY["in_domain"], (index,), attrs) if index.aval.size else index
 
 
 def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: bool = False, ignore: int | None = None) -> Any:

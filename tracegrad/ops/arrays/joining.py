@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, IndexOutOfRange, ShapeError
 from tracegrad.graph.families import common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, public
@@ -14,6 +14,12 @@ from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.primitives import movement as mv
 
 Array = Any      # a Node or a Tensor
+
+
+def _check_list(call: str, tensors: Any, dim: Any) -> None:
+    if isinstance(tensors, Node) and isinstance(dim, Node):
+        raise ArgumentTypeError(f"{call}: dim must be an integer, got a tensor of {dim.dtype}{list(dim.shape)}; give the tensors as one "
+                                f"list: {call}([a, b])")
 
 
 @public("cat", "concat", "concatenate", method=False)
@@ -25,6 +31,7 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
 
     >>> tg.cat([tg.ones(2), tg.zeros(1)])
     """
+    _check_list("cat", tensors, dim)
     xs = common_dtype(list(tensors), name="cat")
     if any(x.ndim == 0 for x in xs):
         raise ShapeError("cat: 0-d tensors cannot be concatenated; use stack")
@@ -43,6 +50,7 @@ def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
 
     >>> tg.stack([tg.ones(2), tg.zeros(2)])
     """
+    _check_list("stack", tensors, dim)
     xs = common_dtype(list(tensors), name="stack")
     if any(x.shape != xs[0].shape for x in xs):
         raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in xs)} must be equal")

@@ -5,7 +5,7 @@ Number i of a draw uses the counter offset + i: an n-element draw advances the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import pi, prod
 from typing import Any
 
@@ -56,6 +56,16 @@ def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
     return cast(named((unit + extra if above_zero else unit) * 2.0**-bits, "uniform"), dtype)
 
 
+def drawn_in_order(order: Sequence[int] | None, shape: Sequence[int], draw: Callable[[tuple[int, ...]], Any]) -> Any:
+    """An array of that shape whose numbers `draw`, which is given a shape, makes as they lie in memory: `order` has the dimensions from the
+
+    slowest to the fastest (None: as they stand). torch draws so for views and in place.
+    """
+    if order is None:
+        return draw(tuple(shape))
+    return np.ascontiguousarray(draw(tuple([shape[d] for d in order])).transpose(np.argsort(order)))
+
+
 def kept(shape: tuple[int, ...], p: float, device: Any, like: Any = None) -> Any:
     """Which elements a dropout of probability p keeps: a tensor of bools.
 
@@ -64,8 +74,7 @@ def kept(shape: tuple[int, ...], p: float, device: Any, like: Any = None) -> Any
     host = random_state.torchs(prod(shape))
     if host is not None:
         order = like._memory_order() if hasattr(like, "_memory_order") else None
-        drawn = host.bernoulli(shape if order is None else tuple([shape[d] for d in order]), 1.0 - p)
-        return PUBLIC["asarray"](drawn if order is None else drawn.transpose(np.argsort(order)), device=device, copy=order is not None)
+        return PUBLIC["asarray"](drawn_in_order(order, shape, lambda laid: host.bernoulli(laid, 1.0 - p)), device=device, copy=False)
     keep = PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
     node = getattr(keep, "_n", None)
     if type(node) is Node:                                   # (of another kind, where nothing is recorded)

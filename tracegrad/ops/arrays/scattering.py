@@ -204,6 +204,7 @@ def segment_reduce(data: Array, reduce: str, *, lengths: Any = None, indices: An
 
 
 _SEGMENTS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0), "max": ("amax", -inf), "min": ("amin", inf)}
+_SEGMENTS |= {"amax": _SEGMENTS["max"], "amin": _SEGMENTS["min"]}              # torch has both names
 
 
 @on_nodes

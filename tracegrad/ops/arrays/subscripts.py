@@ -297,7 +297,7 @@ def setitem(x: Array, key: Any, value: Any, apart: bool = False) -> Array:
     A boolean mask needs no values where `selects` says so: it is a select. (Where the value holds one element per hit, their number
     cannot be checked.) Of equal indices the last wins.
     """
-    return _setitem(x, key, value, _constants(x), apart)
+    return _setitem(x, key, value, None if _holds_no_arrays(key) else _constants(x), apart)
 
 
 @on_nodes

@@ -272,7 +272,9 @@ def _batched(name: str, input: Any, weight: Any, n: int) -> tuple[Node, Node, bo
     """(N, C, *spatial) and the weight, of one dtype and as 2-d images; and whether the input came without its batch dimension."""
     if not isinstance(input, Node) or not isinstance(weight, Node) or weight.ndim != n + 2 or input.ndim not in (n + 1, n + 2):
         shapes = " and ".join(str(getattr(a, "shape", type(a).__name__)) for a in (input, weight))
-        raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, and a weight of {n + 2}, got {shapes}")
+        few = isinstance(input, Node) and input.ndim == n
+        raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, and a weight of {n + 2}, got {shapes}"
+                         f"{'; input.unsqueeze(0) has one channel' if few else ''}")
     x, w = common_dtype([input, weight])
     if x.dtype.kind == "b":
         raise DTypeError(f"{name}: takes an input and a weight of numbers, got {input.dtype} and {weight.dtype}; use x.float()")
@@ -301,8 +303,10 @@ def _convolution(name: str, n: int, input: Node, weight: Node, bias: Any, stride
     steps, gaps = per_dim(name, "stride", stride, n), per_dim(name, "dilation", dilation, n)
     edges = _padding(name, padding, w.shape[4 - n:], steps, gaps)
     if groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+        last = input.shape[-1] == w.shape[1] * groups
         raise ShapeError(f"{name}: input {input.shape} and weight {weight.shape} do not fit with groups={groups}: the input has "
-                         f"{x.shape[1]} channels, the weight takes {w.shape[1]} per group")
+                         f"{x.shape[1]} channels, the weight takes {w.shape[1]} per group"
+                         f"{f'; where channels are last, use input.movedim(-1, {0 if alone else 1})' if last else ''}")
     for size, k, e, d in zip(x.shape[4 - n:], w.shape[4 - n:], edges, gaps, strict=True):
         if out_size(size, k, 1, e, d) < 1:
             raise ShapeError(f"{name}: a kernel of {k} (dilation {d}) is larger than the padded input, {size} + {e[0]} + {e[1]}; pad more")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError, warn
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import FUNCTIONAL, public
 from tracegrad.graph.primitive import cast
@@ -200,8 +199,7 @@ def _istft(input: Array, sizes: Any, window: Any, center: bool, normalized: bool
         raise ArgumentError(f"istft: nothing is left of a signal of {whole} points from point {start} to {end}; give length")
     signal = mv.narrow(signal, 1, start, stop - start) / mv.narrow(envelope, 1, start, stop - start)
     if end > whole:
-        warnings.warn(f"istft: length {length} is more than the frames cover; the signal's end is filled up with zeros", UserWarning,
-                      stacklevel=4)
+        warn(f"istft: length {length} is more than the frames cover; the signal's end is filled up with zeros")
         signal = mv.pad(signal, (0, 0), (0, end - whole))
     return mv.reshape(signal, signal.shape[1:]) if input.ndim == 2 else signal
 

@@ -186,6 +186,41 @@ class HalfDft(Transform):
         return f"tg.fft.irfft({operands[0]}, n={n}, dim={dim}, norm={_norm(scale, True)!r})"
 
 
+class TurnedDft(Transform):
+    """The transform `of` with dimensions in another order: `taken` of those of x are the operand's, `given` of those of its result are this
+    one's. pocketfft reads and writes in any order. The code generator makes it (codegen/graph/fourier/turned.py)."""
+    name, differentiable, batches = "turned_dft", False, False
+    cases = [((_COMPLEX.real,), dict(of="real_dft", taken=(0, 1, 2), given=(0, 2, 1), dim=-1, scale="one", index=0)),
+             ((_COMPLEX,), dict(of="half_dft", taken=(2, 1, 0), given=(1, 2, 0), dim=-2, n=5, scale="whole", index=0)),
+             ((_COMPLEX,), dict(of="dft", taken=(1, 0, 2), given=(1, 0, 2), dims=(-1, -3), inverse=True, scale="root", index=0))]
+
+    def aval(self, x: Aval, **attrs: Any) -> Aval:
+        return self.avals(x, **attrs)[0]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        x, (of, taken, given, own) = operands[0], _order(attrs)
+        y = of.aval(Aval(tuple([x.shape[d] for d in taken]), x.dtype), **own, index=0)
+        return (Aval(tuple([y.shape[d] for d in given]), y.dtype),)
+
+    def results(self, x: Any, **attrs: Any) -> list[Any]:
+        of, taken, given, own = _order(attrs)
+        return [np.ascontiguousarray(of.results(x.transpose(taken), **own)[0].transpose(given))]
+
+    def into(self, outs: Sequence[Any], x: Any, **attrs: Any) -> None:
+        of, taken, given, own = _order(attrs)
+        of.into([outs[0].transpose(np.argsort(given))], x.transpose(taken), **own)
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        of, taken, given, own = _order(attrs)
+        return f"{of.python(define, [f'{operands[0]}.permute({taken})'], **own)}.permute({given})"
+
+
+def _order(attrs: dict[str, Any]) -> tuple[Any, Dims, Dims, dict[str, Any]]:
+    """The transform that a TurnedDft stands for, its orders, and the transform's own attributes."""
+    own = {k: v for k, v in attrs.items() if k not in ("of", "taken", "given", "index")}
+    return REGISTRY[attrs["of"]], attrs["taken"], attrs["given"], own
+
+
 _DFT, _REAL_DFT, _HALF_DFT = REGISTRY["dft"], REGISTRY["real_dft"], REGISTRY["half_dft"]
 
 

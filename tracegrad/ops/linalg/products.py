@@ -1,7 +1,5 @@
 """Products: matmul and its relatives, einsum, linear, tensordot. All lower to permute, reshape, matmul and sum.
-
-Dtypes are promoted; ShapeError tells which sizes do not fit.
-"""
+Dtypes are promoted; ShapeError tells which sizes do not fit."""
 
 from __future__ import annotations
 
@@ -287,7 +285,9 @@ def linear(input: Array, weight: Array, bias: Array = None) -> Array:
     """
     x, w = _operands("linear", input, weight)
     if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal")
+        flat = x.ndim > 2 and prod(x.shape[1:]) == w.shape[-1]
+        way = "use input.flatten(1)" if flat else f"Linear{(*x.shape[-1:], *w.shape[:-1])} takes this input"
+        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal; {way}")
     y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
     if bias is not None and broadcast_shapes("linear", [bias.shape, y.shape]) != y.shape:
         raise ShapeError(f"linear: bias {bias.shape} does not broadcast to the product {y.shape}; it must be ({w.shape[0]},)")
@@ -330,9 +330,9 @@ def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
     return _contract(x, names_a, y, names_b, [n for n in names_a + names_b if n not in paired])
 
 
-Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, Operators) else NotImplemented  # type: ignore[method-assign]
-Operators.__rmatmul__ = (  # type: ignore[attr-defined]
-    lambda self, other: matmul(other, self) if isinstance(other, Operators) else NotImplemented)
+_FACTORS = Operators, np.ndarray                 # an array is refused: NumPy's own product would leave the graph without a word
+Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, _FACTORS) else NotImplemented  # type: ignore[method-assign]
+Operators.__rmatmul__ = lambda self, other: matmul(other, self) if isinstance(other, _FACTORS) else NotImplemented  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------------------------ einsum

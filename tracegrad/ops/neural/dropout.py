@@ -32,10 +32,6 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
     return input.copy_(out) if inplace else out
 
 
-def _kept(input: Array, p: float, shape: Any) -> Array:
-    return kept(shape, p, input.device)
-
-
 def _check_p(name: str, p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{name}: p must be from 0 to 1, got {p}")
@@ -61,7 +57,7 @@ def _channel_dropout(name: str, spatial: int) -> Any:
         shape = _of_channels(name, spatial, input)
         if not training or p == 0.0:
             return input
-        out = input * 0.0 if p == 1.0 else select(_kept(input, p, shape), input * (1.0 / (1.0 - p)), 0.0)
+        out = input * 0.0 if p == 1.0 else select(kept(shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
         return into(input, out, inplace)
 
     fn.__name__ = fn.__qualname__ = name

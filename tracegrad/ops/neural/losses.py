@@ -15,13 +15,14 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain, in_range
 from tracegrad.ops.arrays.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.arrays.reductions import mean, reduce, sum_
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.ops.primitives.reduction import total
+from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
@@ -44,6 +45,9 @@ def _reduced(name: str, loss: Node, reduction: str, weight: Any = None) -> Any:
 
 
 losses_that_broadcast: set[str] = set()    # and warn, as torch's do: for programs written for torch
+
+
+losses_that_refuse: set[str] = set()       # values outside their domain, as torch's do: for programs written for torch
 
 
 def _same_shape(name: str, input: Any, target: Any) -> None:
@@ -158,7 +162,8 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     partition = log(total(exp(shifted), (axis,)))
     if dtype_kind(target.dtype) == "f":
         if target.shape != input.shape:
-            raise ShapeError(f"cross_entropy: class probabilities {target.shape} must have the shape {input.shape} of the input")
+            raise ShapeError(f"cross_entropy: a target of {target.dtype} holds class probabilities; its shape {target.shape} must be the "
+                             f"input's, {input.shape}; for class numbers use target.long()")
         if ignore_index >= 0:
             raise ArgumentError(f"cross_entropy: ignore_index {ignore_index} means nothing for class probabilities; set their rows to 0")
         if weight is not None and weight.shape != (x.shape[axis],):
@@ -219,7 +224,10 @@ class _Picked:
         if target.dtype.kind not in "iu":
             raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
         if target.shape != expected:
-            raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} (input {x.shape} without its classes)")
+            one_hot = f"; of one-hot rows use target.argmax({axis})" if target.shape == x.shape else ""
+            alike = [n for n in target.shape if n != 1] == [n for n in expected if n != 1]
+            raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} (input {x.shape} without its classes)"
+                             f"{f'; use target.reshape{expected}' if alike else one_hot}")
         if weight is not None and weight.shape != (x.shape[axis],):
             raise ShapeError(f"{name}: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
         self.name, self.axis, self.dtype = name, axis, x.dtype
@@ -275,6 +283,11 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
     yes = where(zero, -100.0, log(where(zero, 1.0, input)))
     no = where(one, -100.0, log1p(-where(one, 0.0, input)))
     loss = where(le(abs_(target - 0.5), 0.5), -(target * yes + (1.0 - target) * no), nan)
+    if "binary_cross_entropy" in losses_that_refuse:
+        allowed = le(abs_(input - 0.5), 0.5) & le(abs_(target - 0.5), 0.5)
+        place = in_domain(where(allowed, const(0, dtypes.int64), const(-1, dtypes.int64)), 1, "binary_cross_entropy", "all elements of "
+                          "input and target should be between 0 and 1; binary_cross_entropy_with_logits takes scores")
+        loss = where(eq(place, 0), loss, nan)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 
@@ -317,5 +330,6 @@ def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: boo
         zero = eq(target, 0.0)
         loss = where(zero, 0.0, target * log(where(zero, 1.0, target))) - target * input
     if reduction == "batchmean":
-        return sum_(loss) * (1.0 / max(1, loss.shape[0] if loss.ndim else 1))
+        count = loss.shape[0] if loss.ndim else 1
+        return sum_(loss) * (1.0 / count if count else float("nan"))         # the mean of nothing, as in torch
     return _reduced("kl_div", loss, reduction)

@@ -390,8 +390,12 @@ def _ctc_sum(alpha: Array, out: Array, reduction: str, zero_infinity: bool, alon
     place = iota(alpha.shape, 1)
     ends = eq(place, unsqueeze(out * 2, 1)) | eq(place, unsqueeze(out * 2 - 1, 1))
     loss = -_log_sum(where(ends, alpha, -float("inf")), 1)
+    never = eq(loss, float("inf"))
     if zero_infinity:
-        loss = where(eq(loss, float("inf")), 0.0, loss)
+        loss = where(never, 0.0, loss)
+    else:                                                   # infinity, whose derivative is NaN, as in torch
+        reached = sum_(where(eq(alpha, -float("inf")), 0.0, alpha), 1) * 0.0
+        loss = where(never, -log(where(never, reached, 1.0)), loss)
     if reduction == "mean":
         return mean(loss / cast(maximum(out, 1), loss.dtype))
     return _reduced("ctc_loss", mv.reshape(loss, ()) if alone else loss, reduction)

@@ -149,7 +149,8 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
     for d, n in enumerate(input.shape):
         count *= 1 if d == 1 else n
     if count == 1:
-        raise ShapeError(f"batch_norm: training needs more than one value per channel, got an input of {input.shape}")
+        raise ShapeError(f"batch_norm: training needs more than one value per channel, got an input of {input.shape}; take a larger batch, "
+                         "or call model.eval() where it is not being trained")
     y, average, variance = _batch_normalized(input, weight, bias, eps)
     if running_mean is not None and count:                  # an empty batch has no statistics
         running_mean.copy_(_updated(running_mean, average, 1.0 - momentum, momentum))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.errors import ArgumentError, DTypeError, warn
 from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, functional, public
@@ -62,7 +61,7 @@ def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Arra
 def _softmax_operand(name: str, x: Node, dim: int | None, dtype: Any) -> tuple[Node, tuple[int, ...]]:
     if dim is None:
         dim = 0 if x.ndim in (0, 1, 3) else 1
-        warnings.warn(f"{name}: dim was left out and is taken to be {dim} for {x.ndim} dimensions; give it", stacklevel=4)
+        warn(f"{name}: dim was left out and is taken to be {dim} for {x.ndim} dimensions; give it")
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
     refuse_complex(name, x)

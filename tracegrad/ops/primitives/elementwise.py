@@ -187,7 +187,7 @@ class Neg(Elementwise):
 
 class Abs(Elementwise):
     """|x|, a real number; its derivative at 0 is 0."""
-    name, kinds, result, exact, placeless = "abs", "iufc", "real", True, True
+    name, kinds, result, exact, placeless, nonnegative = "abs", "iufc", "real", True, True, True
     numpy = staticmethod(np.abs)
 
     def vjp(self, ct, y, x):

@@ -99,7 +99,7 @@ class Analytic(Float):
 
 class Exp(Analytic):
     """e to the x."""
-    name = "exp"
+    name, nonnegative = "exp", True
     of_value, flops = True, 12
     numpy = staticmethod(np.exp)
     def vjp(self, ct, y, x): return (ct * y,)
@@ -178,7 +178,7 @@ class Log1p(Analytic):
 
 class Sqrt(Analytic):
     """Square root; NaN below zero."""
-    name, domain, placeless = "sqrt", (0.1, 4.0), True
+    name, domain, placeless, nonnegative = "sqrt", (0.1, 4.0), True, True
     of_value, flops = True, 4
     numpy = staticmethod(np.sqrt)
     def vjp(self, ct, y, x): return (ct / (y * 2.0),)

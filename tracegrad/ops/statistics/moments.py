@@ -110,7 +110,7 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
         else:
             freedom = whole - sum_(weight * cast(aweights, dtypes.real_of(x.dtype))) / whole * float(correction)
         freedom = clamp(freedom, min=0.0)
-        product = matmul(centred * weight, centred.mT)
+        product = matmul(centred * weight, centred.mH)
     y = product / freedom
     return mv.reshape(y, ()) if rows.shape[0] == 1 else y
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
 from tracegrad.graph.operators import Named
@@ -83,6 +83,8 @@ class LRScheduler(Named):
     def get_last_lr(self) -> list[float]:
         """The learning rates that the last step set, one per group."""
         return list(self._last_lr)
+
+    _trace_reads: ClassVar[dict[str, Any]] = {"get_last_lr": get_last_lr}       # a traced function that calls it is recorded anew
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs. Functions are left out: make the scheduler with the same ones."""

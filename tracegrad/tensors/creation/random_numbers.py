@@ -17,9 +17,9 @@ from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
-from tracegrad.ops.arguments import integer
+from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays import random_bits
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain
 from tracegrad.ops.arrays.pointwise import where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
@@ -159,7 +159,7 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out.requires_grad_() if requires_grad else out
 
 
-def _as_laid(numbers: Callable[[Any, int, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
+def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
     """Numbers of torch's stream like a view whose dimensions lie in memory in another order: torch draws them in that order."""
 
     def draw(input: Tensor, dtype: Any, device: Any) -> Tensor | None:
@@ -169,17 +169,15 @@ def _as_laid(numbers: Callable[[Any, int, Any], Any]) -> Callable[[Tensor, Any, 
         host = None if order is None else torchs_stream(prod(input.shape), device)
         if order is None or host is None:
             return None
-        shape = [input.shape[d] for d in order]
-        made = from_own(numbers(host, prod(shape), dtype).reshape(shape), device).permute([order.index(d) for d in range(len(order))])
-        return new_tensor(made._node(), made.device)             # no view
+        return from_own(random_bits.drawn_in_order(order, input.shape, lambda shape: numbers(host, shape, dtype)), device)
 
     return draw
 
 
 rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g),
-                          _as_laid(lambda host, count, dtype: host.uniform((count,), dtype)))
+                          _as_laid(lambda host, shape, dtype: host.uniform(shape, dtype)))
 randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g),
-                           _as_laid(lambda host, count, dtype: host.normals(count).astype(dtype)))
+                           _as_laid(lambda host, shape, dtype: host.normals(prod(shape)).astype(dtype).reshape(shape)))
 
 
 @create(draws=True)
@@ -302,7 +300,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
 
     Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
-    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at. Raises DTypeError unless input is float.
+    probabilities, or too few positive ones, are an ArgumentError when the result is looked at. Raises DTypeError unless input is float.
 
     >>> tg.multinomial(tg.tensor([0.2, 0.8]), 5, replacement=True)
     """
@@ -323,9 +321,16 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         found = PUBLIC["searchsorted"](total, drawn, right=True)
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
-    node = where(valid, found, -1)._node()
-    checked = in_range(node, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
-    return new_tensor(checked, input.device)
+    return _choices(where(valid, found, -1), n, 1 if replacement else k)  # type: ignore[no-any-return]
+
+
+@on_nodes
+def _choices(index: Any, n: int, positive: int) -> Any:
+    """The indices that multinomial drew of n, -1 where fewer than `positive` probabilities are."""
+    few = "the sum of a distribution" if positive == 1 else f"at least {positive} of a distribution"
+    return in_domain(index, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few} positive")
+
+
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)

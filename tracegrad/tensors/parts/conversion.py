@@ -36,6 +36,18 @@ _DETACH = REGISTRY["detach"]
 PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py
 
 
+# What to do in a trace, by what asks for values.
+_CHOICE = "Use tg.where for a choice between values, pass what decides as a Python (static) argument"
+_WAYS = {
+    "bool()": "Use tg.where for a choice between values, tg.cond or tg.while_loop for one between computations, pass what decides as "
+              "a Python (static) argument",
+    **dict.fromkeys(("numpy()", "numpy.asarray()"), "Use tg's function in the place of NumPy's (tg.sin for numpy.sin)"),
+    "float()": "Use tg's function in the place of math's (tg.sin for math.sin)",
+    **dict.fromkeys(("int()", "index()"), "Pass what Python counts by as a Python (static) argument"),
+    **dict.fromkeys(("item()", "tolist()"), "Compute with the tensor as it is"),
+}
+
+
 class Conversion(Handle):
     """The methods of a tensor that wait for its values."""
 
@@ -60,8 +72,7 @@ class Conversion(Handle):
                 )
             raise TraceError(
                 f"{call} at {place}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
-                "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
-                "return the tensor and look at it outside, or call host code through tg.host_call"
+                f"{_WAYS.get(call, _CHOICE)}, return the tensor and look at it outside, or call host code through tg.host_call"
             )
         if not self._device.has_values:
             raise DeviceError(f"{call}: a tensor on 'meta' ({self.dtype}{list(self.shape)}) has no values; make it on another device, for "
@@ -106,7 +117,8 @@ class Conversion(Handle):
 
     def _forbid_grad(self, call: str, error: type[TracegradError]) -> None:
         if self.requires_grad and state.grad and state.trace is None:
-            raise error(f"{call}: the tensor requires grad, and what is done to the array would not be recorded; use x.detach()")
+            own = "" if call == "numpy" else "tg's functions (tg.sin for numpy.sin), or "
+            raise error(f"{call}: the tensor requires grad, and what is done to the array would not be recorded; use {own}x.detach()")
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number. Waits for it."""
@@ -137,6 +149,11 @@ class Conversion(Handle):
         return complex(self.item())
 
     def _real_item(self, call: str) -> Any:
+        if self.numel() != 1:
+            way = "; math's functions take one number, tg's take tensors" if call == "float" else ""
+            raise ShapeError(f"{call}: the tensor has shape {self.shape}; only a tensor of one element is one number{way}")
+        if state.trace is not None and self._held() is None:
+            self._value(f"{call}()")                         # which tells what asked
         value = self.item()
         if isinstance(value, complex):
             if value.imag != 0:
@@ -147,7 +164,7 @@ class Conversion(Handle):
     def __index__(self) -> int:
         if not dtypes.is_int(self.dtype):
             raise DTypeError(f"index: a tensor of {self.dtype} is not an index; only integer tensors of one element are")
-        return int(self.item())
+        return int(self._real_item("index"))
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
         """A DLPack capsule of the values on the CPU, for `from_dlpack` of other libraries. Waits for the values.

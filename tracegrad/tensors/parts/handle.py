@@ -15,6 +15,7 @@ from tracegrad.errors import TraceError
 from tracegrad.execute.devices import Device
 from tracegrad.execute.program import contents
 from tracegrad.execute.realize import without_history
+from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import LazyNode, Node, Size, own_nodes
 from tracegrad.graph.operators import Operators
 from tracegrad.graph.primitive import REGISTRY, bind
@@ -46,8 +47,8 @@ class Count(int):
 class Handle(Operators):
     """The fields of a Tensor, and how its node is found."""
 
-    __slots__ = ("__weakref__", "_aliases", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source",
-                 "_steps", "_trace", "_versions", "_within")  # fmt: skip
+    __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n",
+                 "_source", "_steps", "_trace", "_versions", "_within")  # fmt: skip
 
     _n: Node
     _base: Self | None
@@ -61,6 +62,7 @@ class Handle(Operators):
     _device: Device
     _grad: Any  # a tensor or None
     _aliases: list[weakref.ref[Any]]  # what `data` and detach gave; not set before that
+    _bare: tuple[weakref.ref[Node], Node]  # a node with a value and a history, and what `_operand` gave for it: one call asks several times
     _hooks: dict[int, Any] | None
     _trace: Recorder | None
     _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
@@ -112,7 +114,13 @@ class Handle(Operators):
         if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
             while node.fn is _VARIABLE:
                 node = node.operands[0]
-            return without_history(node, self._device)
+            known: tuple[weakref.ref[Node], Node] | None = getattr(self, "_bare", None)
+            if known is not None and known[0]() is node:
+                return known[1]
+            bare = without_history(node, self._device)
+            if bare is not node and state.plain and resolve(bare).value is not None:
+                self._bare = weakref.ref(node), bare
+            return bare
         return node
 
     def _node_outside(self) -> Node:

@@ -14,7 +14,7 @@ from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError,
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import user_location
-from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.primitive import REGISTRY, call
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
@@ -22,12 +22,11 @@ from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import no_grad, state, unseen, unusual
 from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import own_copy
 
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor
 
-_VARIABLE = REGISTRY["variable"]
+_COPY, _VARIABLE = REGISTRY["copy"], REGISTRY["variable"]
 leaves: weakref.WeakValueDictionary[int, Tensor] = listed("leaves", weakref.WeakValueDictionary())  # uid of a variable node -> its tensor
 
 
@@ -236,7 +235,7 @@ class History(Handle):
         >>> tg.clone(tg.ones(2))
         """
         accept_format("clone", memory_format)
-        copied: Tensor = self._wrap(own_copy(self._node()))
+        copied: Tensor = call(_COPY, (self,), {})
         return copied
 
 

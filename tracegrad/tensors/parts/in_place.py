@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any, Self
 
 import numpy as np
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, warn
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
@@ -107,7 +106,11 @@ class InPlace(Handle):
                                 "detach() or clone() inside")
         with own_nodes():
             after = put_back(before, steps, node, call)
-            return owner, after if state.grad else bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
+            if not state.grad:
+                after = bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
+            elif before.needs_grad and not after.needs_grad:            # as in _rebind
+                after = bind(_REFILLED, (after, before), {})
+            return owner, after
 
     def _guard(self, node: Node | None, call: str) -> None:
         """Raise an error if the code around must not give this tensor the value `node`; see scopes.py."""
@@ -180,6 +183,9 @@ class InPlace(Handle):
         warn_of_real("copy_", node.dtype, self.dtype)
         with own_nodes():
             value = expanded("copy_", cast(node, self.dtype), self.shape)
+            old = self._node()
+            if state.grad and value.needs_grad and old.needs_grad and self._base is None and self._trace is state.trace:
+                value = bind(_REFILLED, (value, old), {})           # as in `_rebind`: what was there has a gradient, which is 0
         return self._rebind(own_copy(value) if value is node else value, "copy_")
 
     def zero_(self) -> Self:
@@ -216,4 +222,4 @@ class InPlace(Handle):
 def warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
     """A warning, as torch's, where complex numbers become real ones."""
     if dtype.kind == "c" and wanted.kind not in "cb":
-        warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)
+        warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()")

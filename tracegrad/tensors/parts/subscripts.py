@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import DTypeError
+from tracegrad.errors import DTypeError, warn
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.ops.arrays import subscripts
 from tracegrad.support import dtypes
@@ -34,6 +33,8 @@ class Subscripts(Handle):
     def __getitem__(self, key: Any) -> Any:
         if type(key) is list:
             key = subscripts.sequence(key)
+        if not state.symbolic:
+            key = _known_places(key)
         if subscripts.is_basic(key):
             return self._view(subscripts.getitem(self, key, True, apart()))
         return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, apart())
@@ -78,12 +79,25 @@ class Subscripts(Handle):
         return self.flip(0) if self.shape else self
 
 
+def _known_places(key: Any) -> Any:
+    """The key with integer tensors of no dimensions as what they hold, if only these keep it from being one of a view, as in torch.
+
+    (In a trace nobody knows what they hold: what is read there is a tensor of its own.)
+    """
+    places = [k for k in (key if type(key) is tuple else (key,)) if isinstance(k, Subscripts) and not k.ndim and dtypes.is_int(k.dtype)]
+    if not places or any(k.dtype == dtypes.uint8 or not k._device.has_values for k in places):
+        return key
+    known = {id(k): k.item() for k in places}
+    found = tuple([known.get(id(k), k) for k in key]) if type(key) is tuple else known[id(key)]
+    return found if subscripts.is_basic(found) else key
+
+
 def _masks_of_bytes(call: str, key: Any) -> Any:
     """The key with tensors of uint8 as the masks that torch takes them for."""
     items = key if isinstance(key, tuple) else (key,)
     if not any(isinstance(k, Subscripts) and k.dtype == dtypes.uint8 for k in items):
         return key
-    warnings.warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places", stacklevel=3)
+    warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places")
     return tuple([PUBLIC["ne"](k, 0) if isinstance(k, Subscripts) and k.dtype == dtypes.uint8 else k for k in items])
 
 

@@ -24,6 +24,8 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
+from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
+from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
 from tracegrad.torch_api.random_numbers import Generator as Generator
 from tracegrad.torch_api.random_numbers import default_generator as default_generator
@@ -35,7 +37,7 @@ from tracegrad.torch_api.storages import TypedStorage as TypedStorage
 from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
 from tracegrad.tracing.trace import trace
 
-__version__ = VERSION
+__version__ = _TorchVersion(VERSION)
 SymInt, SymFloat, SymBool = int, float, bool
 DeviceObjType = device
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
@@ -106,7 +108,11 @@ def clear_autocast_cache() -> None:
 
 
 def _assert(condition: Any, message: str) -> None:
-    assert condition, message
+    """An AssertionError with the message unless the condition holds; graphs of torch.fx record it."""
+    if isinstance(condition, (bool, Tensor)):
+        assert condition, message
+    else:
+        overridden(_assert, lambda condition, message: _assert(bool(condition), message), (condition, message), {})
 
 
 def _assert_async(input: Any, assert_msg: str = "") -> None:
@@ -162,6 +168,32 @@ def _check(condition: Any, message: Callable[[], str] | str | None = None) -> No
     """RuntimeError with the message unless the condition holds."""
     if not condition:
         raise RuntimeError(message() if callable(message) else message or "Expected condition to be True")
+
+
+def _check_with(error_type: type[Exception], condition: Any, message: Callable[[], str] | str | None = None) -> None:
+    """The error of this type with the message unless the condition holds."""
+    if not condition:
+        raise error_type(message() if callable(message) else message or "Expected condition to be True")
+
+
+def _check_tensor_all_with(error_type: type[Exception], condition: Any, message: Callable[[], str] | None = None) -> None:
+    """The same of all elements of a bool tensor; in a trace, where there are no values, nothing."""
+    _check_with(error_type, state.trace is not None or bool(condition.all()), message)
+
+
+_check_index, _check_value = partial(_check_with, IndexError), partial(_check_with, ValueError)
+_check_type, _check_not_implemented = partial(_check_with, TypeError), partial(_check_with, NotImplementedError)
+_check_tensor_all = partial(_check_tensor_all_with, RuntimeError)
+
+
+def _shape_as_tensor(self: Any) -> Any:
+    """The sizes, as integers."""
+    return tg.tensor(list(self.shape), dtype="int64")
+
+
+def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """v with the norms g over all dimensions but one."""
+    return v * (g / norm_except_dim(v, 2, dim))
 
 
 def _check_is_size(i: int, message: Any = None) -> None:
@@ -286,6 +318,9 @@ def _each(op: str) -> Callable[..., Any]:
 def _foreach_norm(self: Sequence[Any], ord: Any = 2, dtype: Any = None) -> list[Any]:
     """The vector norm of each tensor of a list."""
     return [tg.linalg.vector_norm(t, ord, dtype=dtype) for t in self]
+
+
+_segment_reduce = PUBLIC["segment_reduce"]
 
 
 def _standard_gamma(self: Tensor, generator: Any = None) -> Any:

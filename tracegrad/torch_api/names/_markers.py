@@ -12,7 +12,11 @@ def unchanged(fn: Any = None, *_: Any, **__: Any) -> Any:
 
 
 class Unchanged(nullcontext[None]):
-    """A block in which nothing changes, whatever it is given."""
+    """A block in which nothing changes, whatever it is given; or a decorator."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
+
+    def __call__(self, fn: Any) -> Any:
+        """The function as it is."""
+        return fn

@@ -60,6 +60,9 @@ def register_fake(op: Any, func: Any = None, /, **_: Any) -> Any:
     return func if func is not None else lambda function: function
 
 
+impl_abstract = register_fake                           # torch's older name
+
+
 def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, **_: Any) -> None:
     """The derivative of an operation, by its name or itself: see `CustomOpDef.register_autograd`."""
     (ops.find(op) if isinstance(op, str) else op).register_autograd(backward, setup_context=setup_context)

@@ -19,6 +19,12 @@ class Operator:
 
     name: str
 
+    def __str__(self) -> str:
+        return f"aten.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<OpOverloadPacket(op='aten.{self.name}')>"
+
     def __getattr__(self, overload: str) -> Operator:
         if overload.startswith("__"):
             raise AttributeError(overload)

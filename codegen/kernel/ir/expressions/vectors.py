@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,14 @@ class Vector(_OfValues):
 
 
 class Lanes(Made):
-    """Some lanes of a vector: `which` is "lo", "hi", "even", "odd", the number of one, or a range of numbers: 2, 4 or 8 of them."""
+    """Some lanes of a vector: `which` is "lo", "hi", "even", "odd", the number of one, or 2, 4, 8 or 16 numbers, in any order."""
 
     __slots__ = ("which",)
 
-    def __init__(self, x: Expression, which: str | int | range) -> None:
-        lanes = 1 if isinstance(which, int) else len(which) if isinstance(which, range) else x.lanes // 2
+    def __init__(self, x: Expression, which: str | int | Sequence[int]) -> None:
+        lanes = 1 if isinstance(which, int) else x.lanes // 2 if isinstance(which, str) else len(which)
         super().__init__((x,), x.dtype, lanes, x.mask if lanes > 1 else 0)
-        self.which = which
+        self.which = which if isinstance(which, (str, int)) else tuple(which)
 
     @property
     def key(self) -> Any:
@@ -106,7 +107,7 @@ class Lanes(Made):
     def c(self, p: Printer) -> tuple[str, int]:
         which = self.which
         if not isinstance(which, str):
-            which = "s" + (LANES[which] if isinstance(which, int) else LANES[which.start:which.stop])
+            which = "s" + "".join(LANES[lane] for lane in ((which,) if isinstance(which, int) else which))
         return f"{p.atom(self.parts[0])}.{which}", ATOM
 
     def python(self, v: Python) -> Term:
@@ -116,6 +117,8 @@ class Lanes(Made):
         which = halves[self.which] if isinstance(self.which, str) else self.which
         if isinstance(which, range) and len(which) > 1:
             return Term(f"{t.code}[{which.start}:{which.stop}:{which.step}]", t.dtype, self.lanes)
+        if isinstance(which, tuple) and len(which) > 1:
+            return Term(f"{t.code}[{list(which)}]", t.dtype, self.lanes)
         one = f"{t.code}[{which if isinstance(which, int) else which[0]}]"
         return Term(f"int({one})" if t.whole else one, t.dtype)
 

@@ -69,13 +69,11 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     x = mv.permute(input, (*rest, a, b))
     offset = integer("diagonal", "offset", offset)
     rows, columns = max(0, -offset), max(0, offset)
-    n = max(0, min(x.shape[-2] - rows, x.shape[-1] - columns))
-    lead = x.shape[:-2]
-    x = mv.slice_(x, (*[0] * len(lead), min(rows, x.shape[-2]), min(columns, x.shape[-1])),
-                  (*lead, min(rows, x.shape[-2]) + n, min(columns, x.shape[-1]) + n), (1,) * x.ndim)
-    # Rows of n + 1: what was at (i, i) is now at (i, 0).
-    flat = mv.pad(mv.reshape(x, (*lead, n * n)), (0,) * (len(lead) + 1), (*[0] * len(lead), n), None, 0)
-    return mv.reshape(mv.narrow(mv.reshape(flat, (*lead, n, n + 1)), len(lead) + 1, 0, 1), (*lead, n))
+    *lead, height, width = x.shape
+    n = max(0, min(height - rows, width - columns))
+    start, ones = rows * width + columns if n else 0, (1,) * len(lead)
+    flat = mv.reshape(x, (*lead, height * width))              # (tensors/attributes.py knows how this and the next step lie in memory)
+    return mv.slice_(flat, (*[0] * len(lead), start), (*lead, start + max(0, (n - 1) * (width + 1) + 1)), (*ones, width + 1))
 
 
 @public("diag_embed")

@@ -81,12 +81,12 @@ def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
 
 @public("ravel")
 def ravel(input: Array) -> Array:
-    """All elements in one dimension. Any dtype. Raises DTypeError for what is no tensor.
+    """All elements in one dimension; as in torch a copy where they do not lie row by row. Any dtype. DTypeError for what is no tensor.
 
     >>> tg.ravel(tg.tensor([[1, 2], [3, 4]]))
     Tensor([1, 2, 3, 4], device='cpu')
     """
-    return flatten(input)
+    return flatten(input) if isinstance(input, Node) or not hasattr(input, "contiguous") else input.contiguous().flatten()
 
 
 @public("unflatten")

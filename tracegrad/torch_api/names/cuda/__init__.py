@@ -37,6 +37,7 @@ def is_available() -> bool:
 
 
 is_initialized = is_available
+default_generators = ()               # of devices: random numbers are made on the host
 _initialized = False                  # random states of a device would have to be kept beside the host's: see torch.utils.checkpoint
 
 
@@ -91,7 +92,50 @@ def memory_allocated(device: Any = None) -> int:
     return 0
 
 
-max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+max_memory_allocated = memory_reserved = max_memory_reserved = memory_cached = max_memory_cached = memory_allocated
+
+
+def memory_stats(device: Any = None) -> dict[str, Any]:
+    """Nothing: not counted."""
+    return {}
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """A text without counts."""
+    return "tracegrad counts no memory here; tg.trace(f).memory() tells what a traced function needs"
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """What is free, as far as is known: all, and all of the device's memory, in bytes."""
+    total = getattr(_named("mem_get_info"), "memory", 0)
+    return total, total
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Nothing: memory is taken as it is needed."""
+
+
+def get_arch_list() -> list[str]:
+    """None of CUDA's."""
+    return []
+
+
+def is_tf32_supported() -> bool:
+    return False
+
+
+def get_rng_state(device: Any = "cuda") -> Any:
+    """The default generator's state: there is one for all devices."""
+    return random_numbers.get_rng_state()
+
+
+def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+    """Continue where `get_rng_state` saw it."""
+    random_numbers.set_rng_state(new_state)
+
+
+def set_stream(stream: Any) -> None:
+    """Nothing: there is one queue."""
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -152,7 +196,7 @@ default_stream = current_stream
 
 
 StreamContext = Unchanged             # there is one queue, and one device
-stream = device = StreamContext
+stream = device = device_of = StreamContext
 
 
 def get_rng_state_all() -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracegrad.utils.data import get_worker_info as get_worker_info
+
 
 def _generate_state(base_seed: int, worker_id: int) -> list[int]:
     """Four words of 32 bits for a worker, as torch has them: NumPy's SeedSequence."""

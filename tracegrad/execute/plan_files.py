@@ -139,7 +139,7 @@ def _contents(value: Any) -> Any:
 _CLASSES = {c.__name__: c for c in (
     plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostStart,
     plans.HostWait, plans.HostOperation, plans.HostBegin, plans.HostFinish, plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop,
-    plans.Check, plans.KnownCheck, plans.MatrixCheck, plans.LargeMatrixCheck, plans.Function, plans.Parameter)}
+    plans.Check, plans.DomainCheck, plans.MatrixCheck, plans.LargeMatrixCheck, plans.Function, plans.Parameter)}
 
 
 def load(found: Key | None) -> Plan | None:
@@ -238,4 +238,4 @@ def _decoded(value: Any, arrays: memoryview, given: Sequence[Operation]) -> Any:
         return REGISTRY[what]
     if name == "on_host":
         return host_step(_decoded(what[0], arrays, given), _decoded(what[1], arrays, given))
-    raise ValueError(f"plan_cache: nothing is called {name}")
+    raise ValueError(f"plan_files: nothing is called {name}")

@@ -1,4 +1,4 @@
-"""Plans on disk (tracegrad/execute/plan_cache.py, runtime/disk.py): what is kept, under which name, what another process makes of it, and
+"""Plans on disk (tracegrad/execute/plan_files.py, runtime/disk.py): what is kept, under which name, what another process makes of it, and
 of files that are damaged."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers import corpus
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.execute import plan_cache
+from tracegrad.execute import plan_files
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.program import Program
 from tracegrad.graph.families import Elementwise
@@ -53,7 +53,7 @@ def graph_of(fn, *args):
 
 
 def key_of(graph, target=None, donate=None, results=()):
-    return plan_cache.key(graph, target or Target(), donate or {}, results)
+    return plan_files.key(graph, target or Target(), donate or {}, results)
 
 
 def planned(graph, target=None):
@@ -88,9 +88,9 @@ def test_a_plan_that_is_stored_and_read_is_the_plan(name, target):
     graph = graph_of(eval(f"lambda x, y, c: {corpus.ROWS[name]}", vars(corpus)), X, X[::-1].copy(), 0.5)
     key, plan = key_of(graph, corpus.TARGETS[target]), planned(graph, corpus.TARGETS[target])
     assert key is not None
-    assert plan_cache.load(key) is None
-    plan_cache.store(key, plan)
-    found = plan_cache.load(key)
+    assert plan_files.load(key) is None
+    plan_files.store(key, plan)
+    found = plan_files.load(key)
     assert found is not plan
     assert same(found, plan)
 
@@ -103,8 +103,8 @@ def test_host_steps_scalars_and_constants_come_back():
 
     graph = graph_of(f, X, 0.25)
     key, plan = key_of(graph), planned(graph)
-    plan_cache.store(key, plan)
-    found = plan_cache.load(key)
+    plan_files.store(key, plan)
+    found = plan_files.load(key)
     assert same(found, plan)
     host = [s for s, _ in found.each() if isinstance(s, HostStep)]
     assert {s.name for s in host} >= {"eigh", "sort"}
@@ -143,7 +143,7 @@ def test_equal_programs_have_equal_names_and_others_do_not(monkeypatch):
     changed.append(key_of(graph))
     monkeypatch.undo()
     monkeypatch.setattr(tg.config, "check", False)
-    monkeypatch.setattr(plan_cache, "LIBRARY", "another version")
+    monkeypatch.setattr(plan_files, "LIBRARY", "another version")
     changed.append(key_of(graph))
     assert len({name, *(k.name for k in changed)}) == 1 + len(changed)
 
@@ -226,7 +226,7 @@ def test_switches(monkeypatch):
 def stored():
     graph = graph_of(lambda x, y: (x * y).sum(1), X, X)
     key, plan = key_of(graph), planned(graph)
-    plan_cache.store(key, plan)
+    plan_files.store(key, plan)
     return key, plan
 
 
@@ -244,10 +244,10 @@ def test_a_damaged_file_is_as_good_as_none_and_is_written_anew(cache, damage):
     path = cache / key.name
     whole = path.read_bytes()
     path.write_bytes(DAMAGE[damage](whole))
-    assert plan_cache.load(key) is None
-    plan_cache.store(key, plan)
+    assert plan_files.load(key) is None
+    plan_files.store(key, plan)
     assert path.read_bytes() == whole
-    assert same(plan_cache.load(key), plan)
+    assert same(plan_files.load(key), plan)
 
 
 @pytest.mark.parametrize("contents", [
@@ -257,25 +257,25 @@ def test_a_damaged_file_is_as_good_as_none_and_is_written_anew(cache, damage):
 ])
 def test_a_whole_file_that_holds_no_plan_is_ignored(cache, contents):
     key, _ = stored()
-    plan_cache.FOLDER.put(key.name, contents)
-    assert plan_cache.FOLDER.get(key.name) == contents
-    assert plan_cache.load(key) is None
+    plan_files.FOLDER.put(key.name, contents)
+    assert plan_files.FOLDER.get(key.name) == contents
+    assert plan_files.load(key) is None
 
 
 def test_a_file_under_another_name_is_ignored(cache):
     key, _ = stored()
     other = "0" * 64
     (cache / other).write_bytes((cache / key.name).read_bytes())
-    assert plan_cache.FOLDER.get(key.name) is not None
-    assert plan_cache.FOLDER.get(other) is None
+    assert plan_files.FOLDER.get(key.name) is not None
+    assert plan_files.FOLDER.get(other) is None
 
 
 def test_a_file_of_somebody_else_is_ignored(cache, monkeypatch):
     key, _ = stored()
-    assert plan_cache.load(key) is not None
+    assert plan_files.load(key) is not None
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     monkeypatch.setattr(os, "fstat", lambda fd, fstat=os.fstat: _Status(fstat(fd), 4712))
-    assert plan_cache.load(key) is None
+    assert plan_files.load(key) is None
 
 
 class _Status:
@@ -287,19 +287,19 @@ def test_without_a_place_to_keep_them_plans_are_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     key, _ = stored()
-    assert plan_cache.load(key) is None
+    assert plan_files.load(key) is None
 
 
 def test_the_folder_is_bounded_and_the_latest_stay(cache, monkeypatch):
     monkeypatch.setattr(tg.config, "cache_size", 1)
     for i in range(400):
-        plan_cache.FOLDER.put(f"file{i:04}", os.urandom(10_000))
+        plan_files.FOLDER.put(f"file{i:04}", os.urandom(10_000))
         path = cache / f"file{i:04}"
         os.utime(path, (1e9 + i, 1e9 + i))
         if i == 50:
-            kept = plan_cache.FOLDER.get("file0000")         # used: it is the latest now
+            kept = plan_files.FOLDER.get("file0000")         # used: it is the latest now
             assert kept is not None
-    plan_cache.FOLDER.sweep()
+    plan_files.FOLDER.sweep()
     names = sorted(p.name for p in cache.iterdir())
     assert sum(p.stat().st_size for p in cache.iterdir()) <= 1 << 20
     assert names[-1] == "file0399"
@@ -314,7 +314,7 @@ def test_drafts_of_dead_processes_go_and_those_of_living_ones_stay(cache):
     old.write_bytes(b"x")
     new.write_bytes(b"x")
     os.utime(old, (1e9, 1e9))
-    plan_cache.FOLDER.sweep()
+    plan_files.FOLDER.sweep()
     assert not old.exists()
     assert new.exists()
 
@@ -327,13 +327,13 @@ def test_writers_and_readers_at_once_see_whole_files_only(monkeypatch):
     def write():
         for _ in range(20):
             for name, c in contents.items():
-                plan_cache.FOLDER.put(name, c)
-                plan_cache.FOLDER.sweep()
+                plan_files.FOLDER.put(name, c)
+                plan_files.FOLDER.sweep()
 
     def read():
         for _ in range(40):
             for name, c in contents.items():
-                found = plan_cache.FOLDER.get(name)
+                found = plan_files.FOLDER.get(name)
                 if found is not None and found != c:
                     wrong.append(name)
 
@@ -343,7 +343,7 @@ def test_writers_and_readers_at_once_see_whole_files_only(monkeypatch):
     for t in threads:
         t.join()
     assert not wrong
-    assert all(plan_cache.FOLDER.get(name) == c for name, c in contents.items())
+    assert all(plan_files.FOLDER.get(name) == c for name, c in contents.items())
 
 
 # --------------------------------------------------------------------------------------------------------------- processes
