@@ -7,9 +7,13 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.kernel.finish import side_by_side
+from tracegrad.codegen.kernel.ir.expressions import Infix, Local, Zeros
+from tracegrad.codegen.kernel.ir.statements import Declare
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
+from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import Tuning
 
@@ -62,3 +66,18 @@ def test_the_second_vector_is_that_behind_the_first(size) -> None:
         assert checked.count == 2
     finally:
         tg.set_device(previous)
+
+
+def test_vectors_that_share_a_variable_stay_one_behind_the_other():
+    """What the first one declares for both stands before it is read. (Both declare as many.)"""
+    shared, first, second, third, fourth = (Local(name, int32, 16) for name in ("cols", "at", "x", "at", "y"))
+    items = [Declare(first, "int16", Zeros(int32, 16)), Declare(shared, "int16", Zeros(int32, 16)), Declare(second, "int16", first),
+             Declare(third, "int16", Infix("+", shared, shared)), Declare(fourth, "int16", third),
+             Declare(Local("z", int32, 16), "int16", fourth)]
+    wanted = [*items]
+    side_by_side(items, [0, 3])
+    assert items == wanted
+    items[3] = Declare(third, "int16", Zeros(int32, 16))
+    wanted = [items[k] for k in (0, 3, 1, 4, 2, 5)]
+    side_by_side(items, [0, 3])
+    assert items == wanted
