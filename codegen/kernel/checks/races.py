@@ -70,8 +70,18 @@ class Races(Proof):
     def remember(self, access: Access, writes: bool) -> None:
         """Note which elements of a buffer each work-item touches, where that is linear. (Of what all only read, nothing is asked.)"""
         assert isinstance(access.memory, Buffer)
+        if any(kind == "range" and self.outside(x, *rest) for kind, x, *rest in self.known):
+            return                                           # behind a test that fails: nobody comes here
         asked = self.several_items and access.memory.access != "const"
         self.touched.setdefault(access.memory, []).append(self.form(access, writes) if asked else None)
+
+    def outside(self, x: Index, low: int, stop: int) -> bool:
+        """Whether what a test asks to be in low ... stop - 1 never is, by the ranges of its variables."""
+        least = most = x.constant
+        for atom, c in x.terms:
+            ends = self.ranges.get(atom.var, (atom.lo, atom.hi)) if atom.var is not None else (atom.lo, atom.hi)
+            least, most = least + min(c * e for e in ends), most + max(c * e for e in ends)
+        return least >= stop or most < low
 
     def form(self, access: Access, writes: bool) -> Form | None:
         """The elements as sums (None: not linear in the work-items' numbers)."""
