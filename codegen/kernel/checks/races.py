@@ -185,8 +185,10 @@ class Races(Proof):
         least = min(numbers.values())
         steps = {t.step for f in known for t in f.terms if t.step >= least}
         far = sorted(steps - set(numbers.values()), reverse=True)
-        for step in steps:
-            for near in _overlapping([(f.reach(step + 1, far), f) for f in known]):        # what larger steps keep apart is apart
+        groups = [known]
+        for step in sorted(steps, reverse=True):
+            groups = [near for group in groups for near in _overlapping([(f.reach(step + 1, far), f) for f in group])]
+            for near in groups:                              # what larger steps keep apart is apart
                 ends = [f.reach(step, far) for f in near]
                 if step <= max(high for _, high in ends) - min(low for low, _ in ends) or any(f.twice(step) for f in near):
                     texts = ", ".join(dict.fromkeys(f"`{f.text}`" for f in near))

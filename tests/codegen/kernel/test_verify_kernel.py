@@ -387,6 +387,23 @@ def test_elements_that_a_constant_keeps_apart(apart: int, step: int, fails: bool
         verify_kernel(b.kernel((4, 33)))
 
 
+@pytest.mark.parametrize(("apart", "fails"), [(20, False), (19, True), (40, False)])
+def test_what_larger_steps_keep_apart_is_apart(apart: int, fails: bool) -> None:
+    """`y[row * 40 + lane * 3 + fx]` below 20 in each row, and the same `apart`, which is no multiple of 3: fx tells the work-items."""
+    b = Bench(300)
+    fx, row, lane = b.w.item("fx", 3, 0), Var("row", 3), Var("lane", 7)
+    with b.w.loop(row, 0, 3), b.w.loop(lane, 0, 7):
+        place = lane.index * 3 + fx.index
+        for more in (0, apart):
+            guard = ("range", place, 0, 20)
+            with b.w.branch(Infix("<", b.w.at(fx), number(20)), (guard,)):
+                b.store(row.index * 40 + bounded(place, 0, 20) + more, number(1))
+    if fails:
+        wrong(b.kernel((3,)), "two work-items may meet")
+    else:
+        verify_kernel(b.kernel((3,)))
+
+
 @pytest.mark.parametrize("wanted", [7, 8])
 def test_nobody_meets_behind_a_test_that_fails(wanted: int) -> None:
     """`if (7 == 8)`: the last of some vectors is where it has to begin early, so what is done for a whole one is not."""
