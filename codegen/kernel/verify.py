@@ -159,8 +159,12 @@ class _Check(Operands):
         limit = self.limit(stop)
         whole = loop.whole or step == 1 or ((limit or 0) % step == 0 and all(
             x is not None and divides(step, self.expand(x)) for x in (start.low, stop.high)))
-        if not whole and start.low is not None and stop.high is not None and not start.low.terms and not stop.high.terms:
-            high = low + (high - low) // step * step
+        if not whole and start.low is not None and stop.high is not None:
+            length = self.expand(stop.high) - self.expand(start.low)
+            if not start.low.terms and not stop.high.terms:
+                high = low + (high - low) // step * step
+            elif limit is None and not length.terms:         # as many steps, wherever it begins
+                high = min(high, self.interval(start.low)[1] + max(0, length.constant - 1) // step * step)
         elif whole:
             high -= step - 1
         self.ranges[var] = low, max(low, high)

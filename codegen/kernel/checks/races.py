@@ -70,8 +70,18 @@ class Races(Proof):
     def remember(self, access: Access, writes: bool) -> None:
         """Note which elements of a buffer each work-item touches, where that is linear. (Of what all only read, nothing is asked.)"""
         assert isinstance(access.memory, Buffer)
+        if any(kind == "range" and self.outside(x, *rest) for kind, x, *rest in self.known):
+            return                                           # behind a test that fails: nobody comes here
         asked = self.several_items and access.memory.access != "const"
         self.touched.setdefault(access.memory, []).append(self.form(access, writes) if asked else None)
+
+    def outside(self, x: Index, low: int, stop: int) -> bool:
+        """Whether what a test asks to be in low ... stop - 1 never is, by the ranges of its variables."""
+        least = most = x.constant
+        for atom, c in x.terms:
+            ends = self.ranges.get(atom.var, (atom.lo, atom.hi)) if atom.var is not None else (atom.lo, atom.hi)
+            least, most = least + min(c * e for e in ends), most + max(c * e for e in ends)
+        return least >= stop or most < low
 
     def form(self, access: Access, writes: bool) -> Form | None:
         """The elements as sums (None: not linear in the work-items' numbers)."""
@@ -175,8 +185,10 @@ class Races(Proof):
         least = min(numbers.values())
         steps = {t.step for f in known for t in f.terms if t.step >= least}
         far = sorted(steps - set(numbers.values()), reverse=True)
-        for step in steps:
-            for near in _overlapping([(f.reach(step + 1, far), f) for f in known]):        # what larger steps keep apart is apart
+        groups = [known]
+        for step in sorted(steps, reverse=True):
+            groups = [near for group in groups for near in _overlapping([(f.reach(step + 1, far), f) for f in group])]
+            for near in groups:                              # what larger steps keep apart is apart
                 ends = [f.reach(step, far) for f in near]
                 if step <= max(high for _, high in ends) - min(low for low, _ in ends) or any(f.twice(step) for f in near):
                     texts = ", ".join(dict.fromkeys(f"`{f.text}`" for f in near))

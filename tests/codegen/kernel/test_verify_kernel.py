@@ -243,6 +243,20 @@ def test_vectors_at_the_end(size: int, stop: int, whole: bool, fails: bool) -> N
         verify_kernel(b.kernel())
 
 
+@pytest.mark.parametrize(("block", "fits"), [(12, True), (16, True), (13, False)])
+def test_a_block_is_as_long_wherever_it_begins(block: int, fits: bool) -> None:
+    """Blocks of a row that begin where another loop is: the last one ends where the row does, if they are of one length."""
+    b = Bench()
+    outer, first, i = Var("outer", 5, 4), Var("first", 96, 4), Var("i", 100)
+    with b.w.loop(outer, 4, 100, 96), b.w.loop(first, outer, outer.index + 96, block), b.w.loop(i, first, first.index + block):
+        b.store(i.index, number(1))
+    if fits:
+        verify_kernel(b.kernel())
+    else:
+        wrong(b.kernel(), "is taken to be in")
+
+
+
 def test_a_loop_that_leaves_the_range_its_variable_is_taken_to_be_in() -> None:
     b = Bench(1000)
     with b.w.loop(Var("i", 100), 0, 101):
@@ -371,6 +385,38 @@ def test_elements_that_a_constant_keeps_apart(apart: int, step: int, fails: bool
         wrong(b.kernel((4, 33)), "two work-items may meet")
     else:
         verify_kernel(b.kernel((4, 33)))
+
+
+@pytest.mark.parametrize(("apart", "fails"), [(20, False), (19, True), (40, False)])
+def test_what_larger_steps_keep_apart_is_apart(apart: int, fails: bool) -> None:
+    """`y[row * 40 + lane * 3 + fx]` below 20 in each row, and the same `apart`, which is no multiple of 3: fx tells the work-items."""
+    b = Bench(300)
+    fx, row, lane = b.w.item("fx", 3, 0), Var("row", 3), Var("lane", 7)
+    with b.w.loop(row, 0, 3), b.w.loop(lane, 0, 7):
+        place = lane.index * 3 + fx.index
+        for more in (0, apart):
+            guard = ("range", place, 0, 20)
+            with b.w.branch(Infix("<", b.w.at(fx), number(20)), (guard,)):
+                b.store(row.index * 40 + bounded(place, 0, 20) + more, number(1))
+    if fails:
+        wrong(b.kernel((3,)), "two work-items may meet")
+    else:
+        verify_kernel(b.kernel((3,)))
+
+
+@pytest.mark.parametrize("wanted", [7, 8])
+def test_nobody_meets_behind_a_test_that_fails(wanted: int) -> None:
+    """`if (7 == 8)`: the last of some vectors is where it has to begin early, so what is done for a whole one is not."""
+    b = Bench(300)
+    row, i = b.w.item("row", 4, 0), Var("i", 8, 7)
+    with b.w.loop(i, 7, 8):
+        b.store(row.index * 10 + i.index, number(1))
+        with b.w.branch(Infix("==", b.w.at(i), number(wanted)), (("range", i.index - wanted, 0, 1),)):
+            b.store(row.index * 10 + i.index + 10, number(1))
+    if wanted == 7:
+        wrong(b.kernel((4,)), "two work-items may meet")
+    else:
+        verify_kernel(b.kernel((4,)))
 
 
 @pytest.mark.parametrize(("block", "step", "fails"), [(10, 10, False), (9, 10, False), (11, 10, True)])
