@@ -739,3 +739,20 @@ def test_what_was_detached_and_written_with_a_history_keeps_one_when_it_is_overw
     assert d.requires_grad
     d.sum().backward()
     assert x.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("made", [lambda x: x.exp(), lambda x: x * x, lambda x: tg.where(x > 0, x, x * 3), lambda x: (x * 2).exp().sum(0)])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_copied_into_a_tensor_is_its_value_after_a_backward(made, again):
+    """Backward lets go of what was saved; the tensor has the value still, at each step of a loop."""
+    for step in range(6):
+        x = tg.tensor([[0.5, 1.0], [2.0, 0.25]], requires_grad=True) * (step + 1.0)
+        y = x * 2
+        y.copy_(made(x))
+        z = y * 3
+        if again:
+            y.copy_(y * 2)
+        (y * y.detach()).sum().backward()
+        wanted = np.broadcast_to(made(x.detach()).numpy(), (2, 2)) * (2 if again else 1)
+        np.testing.assert_allclose(y.detach().numpy(), wanted, rtol=1e-6)
+        np.testing.assert_allclose(z.detach().numpy(), 3 * wanted / (2 if again else 1), rtol=1e-6)
