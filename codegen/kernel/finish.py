@@ -6,7 +6,7 @@ Indices that nothing reads go, what is the kernel's own gets its names, and valu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from itertools import chain, pairwise
 from typing import Any
 
@@ -80,18 +80,14 @@ def side_by_side(items: list[Any], starts: Sequence[int]) -> None:
     """
     ends = [*starts[1:], len(items)]
     parts = [items[a:b] for a, b in zip(starts, ends, strict=True)]
-    alike = all(len({(type(s), s.node) for s in same}) == 1 for same in zip(*parts, strict=False))
-    if alike and len({*map(len, parts)}) == 1 and all(type(s) in (Declare, Assign, Store) for s in parts[0]):
-        own = [{s.symbol for s in part if type(s) is Declare} for part in parts]
-        read = [{var for s in part for var in _variables(s)} for part in parts]
-        if all(own[j].isdisjoint(read[k]) for j in range(len(parts)) for k in range(len(parts)) if j != k):
-            items[starts[0]:] = chain.from_iterable(zip(*parts, strict=True))
-
-
-def _variables(s: Declare | Assign | Store) -> Iterator[Any]:
-    """Those that a statement reads."""
-    for x in (*s.parts, s.access) if type(s) is Store else s.parts:
-        yield from getattr(x.at if isinstance(x, Access) else x, "vars", ())
+    first, *others = [[(type(s), id(s.node)) for s in part] for part in parts]
+    if not others or others != [first] * len(others) or not {*map(type, parts[0])} <= {Declare, Assign, Store}:
+        return
+    own = [{s.symbol for s in part if type(s) is Declare} for part in parts]
+    read = [{var for s in part for x in ((*s.parts, s.access.at) if type(s) is Store else s.parts)
+             for var in getattr(x.at if type(x) is Access else x, "vars", ())} for part in parts]
+    if not any(own[j] & read[k] for j in range(len(parts)) for k in range(len(parts)) if j != k):
+        items[starts[0]:] = chain.from_iterable(zip(*parts, strict=True))
 
 
 def name_own(w: Writer) -> None:

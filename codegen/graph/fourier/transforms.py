@@ -40,7 +40,7 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
     """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
     transforms = (_DFT, _REAL_DFT, _HALF_DFT)
-    if not any(node.fn in transforms for node in graph):
+    if not [node for node in graph if node.fn in transforms]:
         return graph
     if not wanted:
         return turned(graph, transforms)
