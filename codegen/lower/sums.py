@@ -273,7 +273,8 @@ class Running:
         not: where a lane rounds, it has rounded what the lane before it has. The next vector waits for one operation of these.
         """
         fn: Any = self.node.fn
-        nothing, found, half = Literal(fn.identity(self.dtype), self.dtype), self._named(self._wide(terms)), 1
+        nothing, wide, half = Literal(fn.identity(self.dtype), self.dtype), self._wide(terms), 1
+        found = wide if isinstance(wide, Local) else self._named(wide)
         while half < found.lanes:
             last = [lane // half * half - 1 if lane & half else lane for lane in range(found.lanes)]
             lower = Vector(tuple(Lanes(found, at) if at < lane else nothing for lane, at in enumerate(last)))

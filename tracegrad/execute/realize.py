@@ -346,7 +346,8 @@ def computed_early(node: Node, device: Device) -> bool:
         n = resolve(stack.pop())
         if n in seen or type(n.value) is buffers.HostBuffer:
             continue
-        if n.value is not None or n.needs_grad or len(seen) == FEW or not (n.operands or n.constant or n.fn.name == "offset"):
+        if n.value is not None or n.needs_grad or len(seen) == FEW or not n.fn.registered or not (
+                n.operands or n.constant or n.fn.name == "offset"):
             return False
         seen.add(n)
         stack += n.operands
