@@ -34,7 +34,8 @@ _COMPARISON = 3                         # ns, with what it decides: half of the 
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     n = node.shape[-1]
-    if 4 <= n <= tuning().sort_vectors * vector_width(group, context) and plain(node.operands[0], context) and not varies(n):
+    few = 4 <= n <= tuning().sort_vectors * vector_width(group, context)
+    if few and context.target.clang_builtins and plain(node.operands[0], context) and not varies(n):       # (Oclgrind counts 255 for 1)
         return [_counted(group, context)]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
