@@ -67,7 +67,8 @@ def free_saved(nodes: Iterable[Node]) -> None:
 
 
 def without_freed(staying: Iterable[weakref.ref[Node]]) -> None:
-    """Have nodes that keep their operands, those that somebody still holds, go on without the freed ones: stand-ins hold no values."""
+    """Have nodes that keep their operands, those that somebody still holds, go on without the freed ones. Stand-ins hold no values, but for
+    what is the value of a node that only differentiation cares about."""
     stand_ins: dict[Node, Node] = {}
 
     def left(o: Node) -> Node:
@@ -354,7 +355,8 @@ def computed_early(node: Node, device: Device) -> bool:
     if sum(map(numpy_time, seen)) > EARLY:
         return False
     try:
-        realize([node], device) if seen else None
+        if seen:
+            realize([node], device)
     except Exception:                                                   # it stays pending, and whoever reads it gets the error
         return False
     return True

@@ -166,11 +166,10 @@ def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     eager_calls[0] += 1
     aval = Aval(part.shape, node.aval.dtype)
     known = node.attrs if node.fn is _DATA else known_of(node)
-    if any(isinstance(k, np.ndarray) for k in key):         # as it is composed: rows are taken of what has the indexed dimensions in front
-        place, count = _place(key, held.ndim)
-        there, front = range(place, place + count), range(count)
-        part = np.ascontiguousarray(np.moveaxis(part, there, front) if place else part)
-        part = np.moveaxis(part, front, there) if place else part
+    place, count = _place(key, held.ndim)                   # as it is composed: rows are taken of what has the indexed dimensions in front
+    there, front = range(place, place + count), range(count)
+    part = np.ascontiguousarray(np.moveaxis(part, there, front) if place else part)
+    part = np.moveaxis(part, front, there) if place else part
     return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, part)
 
 
