@@ -11,12 +11,12 @@ from functools import cache
 
 from tracegrad.codegen.graph import large_matrices, small_matrices
 from tracegrad.codegen.graph.attention import attention, written
+from tracegrad.codegen.graph.bit_widths import halves
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.graph.widths import halves
 from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
@@ -45,7 +45,7 @@ from tracegrad.support.modes import without_collection
 from tracegrad.support.plan import Plan, Target
 from tracegrad.support.tuning import tuning
 
-# What the stages above see (`execute/backends.py`):
+# What the stages above see (`execute/backend_interfaces.py`):
 __all__ = ["MATRIX_INSTRUCTIONS", "candidates", "compile_graph", "passes"]
 Pass = Callable[[Graph, Target], Graph]
 

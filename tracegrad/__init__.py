@@ -24,7 +24,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad.custom.custom_function import Function, autograd_function
     from tracegrad.custom.user_call import Context
     from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-    from tracegrad.execute.backends import CodeGenerator, NumpyBackend, code_generator, numpy_rules
+    from tracegrad.execute.backend_interfaces import CodeGenerator, NumpyBackend, code_generator, numpy_rules
     from tracegrad.execute.deferred import flush, synchronize
     from tracegrad.execute.devices import find_device as device
     from tracegrad.execute.devices import list_devices as devices

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.graph.bit_widths import short_index
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.codegen.graph.widths import short_index
 from tracegrad.errors import CompilerBug, ShapeError
 from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Graph, Node

@@ -13,7 +13,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.execute import plan_files
-from tracegrad.execute.backends import code_generator
+from tracegrad.execute.backend_interfaces import code_generator
 from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
 from tracegrad.graph.canonical import canonical

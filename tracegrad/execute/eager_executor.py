@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.execute.backends import numpy_rules
+from tracegrad.execute.backend_interfaces import numpy_rules
 from tracegrad.execute.policy import eager_calls
 from tracegrad.execute.program import contents, host_part
 from tracegrad.execute.realize import PART, computed_early

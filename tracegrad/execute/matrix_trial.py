@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import TracegradError
-from tracegrad.execute.backends import code_generator
+from tracegrad.execute.backend_interfaces import code_generator
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.runtime import buffer as buffers

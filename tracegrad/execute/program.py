@@ -26,7 +26,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.execute import policy
-from tracegrad.execute.backends import numpy_rules
+from tracegrad.execute.backend_interfaces import numpy_rules
 from tracegrad.execute.compile import compiled, executable_graph, learned
 from tracegrad.execute.devices import NUMPY, Device, HostValue
 from tracegrad.graph.canonical import Key, Places, fixed, is_number

@@ -16,7 +16,7 @@ from tracegrad.errors import TracegradError
 from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import bind, cast, const, placeholder
-from tracegrad.inspection.twin import Array, OperandAt, Operation, Twin, elements_of, number, twin_of
+from tracegrad.inspection.twin_program import Array, OperandAt, Operation, Twin, elements_of, number, twin_of
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -13,7 +13,7 @@ from tracegrad.graph.leaves import Bundle
 from tracegrad.numpy_backend.numpy_program import NumpyProgram, out_of_memory
 from tracegrad.passes.liveness import last_uses
 
-prepared = NumpyProgram             # what `execute/backends.py` calls it
+prepared = NumpyProgram             # what `execute/backend_interfaces.py` calls it
 
 
 def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:

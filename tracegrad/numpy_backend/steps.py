@@ -1,6 +1,6 @@
 """Operations as a list that NumPy goes through: `Steps`, each a rule and the places that it reads and writes.
 
-Untraced work comes as a list already (see graph/canonical.py); passes/lists.py says which passes it goes through.
+Untraced work comes as a list already (see graph/canonical.py); passes/untraced.py says which passes it goes through.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from tracegrad.graph.canonical import Places
 from tracegrad.graph.ir import Node
-from tracegrad.passes.lists import simplified
 from tracegrad.passes.liveness import last_uses
+from tracegrad.passes.untraced import simplified
 
 
 class Step(NamedTuple):

@@ -6,18 +6,20 @@ kernel of the row.
 
 from __future__ import annotations
 
-from math import nan
+from math import log as number_log
+from math import nan, pi
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, warn
 from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import functional
+from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_domain, in_range
-from tracegrad.ops.arrays.pointwise import abs_, eq, ge, le, log1p, lt, ne
+from tracegrad.ops.arrays.pointwise import abs_, detach, eq, ge, gt, le, log1p, lt, ne
 from tracegrad.ops.arrays.reductions import mean, reduce, sum_
+from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.float_functions import exp, log
@@ -333,3 +335,79 @@ def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: boo
         count = loss.shape[0] if loss.ndim else 1
         return sum_(loss) * (1.0 / count if count else float("nan"))         # the mean of nothing, as in torch
     return _reduced("kl_div", loss, reduction)
+
+
+# ------------------------------------------------------------------------------------------------------------ distributions
+
+
+@functional
+@on_nodes
+@rounded_once
+def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+                     reduction: str = "mean") -> Array:
+    """exp(x) - t x (log_input), or x - t log(x + eps): minus the log-likelihood of counts t. full: with Stirling's term for t > 1.
+
+    dtype: real; the result is float. Raises ShapeError unless both have one shape.
+
+    >>> nn.functional.poisson_nll_loss(tg.ones(2), tg.ones(2))
+    """
+    refuse_complex("poisson_nll_loss", input, target)
+    _same_shape("poisson_nll_loss", input, target)
+    loss = exp(input) - target * input if log_input else input - target * log(input + eps)
+    if full:
+        large = gt(target, 1)
+        t = where(large, target, 1) * const(1, input.dtype)
+        loss = loss + where(large, t * log(t) - t + log(t * (2.0 * pi)) * 0.5, 0.0)
+    return _reduced("poisson_nll_loss", loss, reduction)
+
+
+@functional
+@on_nodes
+@rounded_once
+def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Array:
+    """(log(var) + (input - target)² / var) / 2, var at least eps (through which its gradient passes). full: + log(2 pi) / 2.
+
+    dtype: float. Raises ArgumentError for a number var < 0, ShapeError where shapes do not broadcast.
+
+    >>> nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.ones(2))
+    """
+    if isinstance(var, Node):
+        if var.shape != input.shape:
+            if var.shape == input.shape[:-1]:
+                var = unsqueeze(var, -1)
+            elif var.ndim != input.ndim or [v for v, n in zip(var.shape, input.shape, strict=True) if v != n] != [1]:
+                raise ShapeError(f"gaussian_nll_loss: var {var.shape} must be {input.shape}, or that with 1 in one place, "
+                                 "or nothing in the last")
+        low = lt(var, eps)
+        var = where(low, var - detach(var) + eps, var)
+    elif var < 0:
+        raise ArgumentError(f"gaussian_nll_loss: var must not be negative, got {var}")
+    else:
+        var = const(max(var, eps), input.dtype)
+    loss = (log(var) + (input - target) * (input - target) / var) * 0.5
+    return _reduced("gaussian_nll_loss", loss + 0.5 * number_log(2.0 * pi) if full else loss, reduction)
+
+
+@functional
+def linear_cross_entropy(input: Array, linear_weight: Array, target: Array, *, linear_bias: Array = None, weight: Array = None,
+                         reduction: str = "mean", ignore_index: int | None = None, label_smoothing: float = 0.0,
+                         options: None = None) -> Array:
+    """cross_entropy of the logits `linear(input, linear_weight, linear_bias)`: input (I), (N, I), linear_weight (C, I), (C, d1, ..., I).
+
+    The logits of further dimensions are (N, C, d1, ...). options: torch's, for the order of the work; None.
+    dtype: float. Raises ShapeError where sizes do not fit.
+
+    >>> nn.functional.linear_cross_entropy(tg.ones(2, 3), tg.ones(4, 3), tg.tensor([1, 3]))
+    """
+    if options is not None:
+        raise ArgumentError("linear_cross_entropy: options are not supported; leave them out")
+    if linear_weight.ndim < 2 or input.ndim not in (1, 2) or input.shape[-1] != linear_weight.shape[-1]:
+        raise ShapeError(f"linear_cross_entropy: takes an input (I) or (N, I) and a linear_weight (C, ..., I), got {input.shape} and "
+                         f"{linear_weight.shape}")
+    classes = linear_weight.shape[:-1]
+    if len(classes) > 1 and input.ndim == 1:
+        raise ShapeError(f"linear_cross_entropy: a linear_weight {linear_weight.shape} of more dimensions takes an input (N, I), got "
+                         f"{input.shape}; use unsqueeze(0)")
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = FUNCTIONAL["linear"](input, linear_weight.reshape(-1, linear_weight.shape[-1]), bias).reshape(*input.shape[:-1], *classes)
+    return FUNCTIONAL["cross_entropy"](logits, target, weight, -100 if ignore_index is None else ignore_index, reduction, label_smoothing)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tracegrad.graph.canonical import Places, is_number
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY
-from tracegrad.passes.chains import Limits as ChainLimits
-from tracegrad.passes.chains import chains, may_be
+from tracegrad.passes.equal_chains import Limits as ChainLimits
+from tracegrad.passes.equal_chains import chains, may_be
 from tracegrad.passes.loops import shortened
 from tracegrad.passes.paddings import Limits, paddings
 
@@ -39,7 +39,7 @@ def simplified(order: Sequence[Node], places: Sequence[Places], ends: Places
                ) -> tuple[Sequence[Node], Sequence[Places], Places, list[int], frozenset[int]]:
     """The list after the passes that pay for NumPy, with the places of its results, and of its numbers in the order that they had; and the
 
-    positions of results that are now parts of one array, the others of which are results, too (see passes/chains.py).
+    positions of results that are now parts of one array, the others of which are results, too (see passes/equal_chains.py).
     """
     numbers = [i for i, node in enumerate(order) if is_number(node)]
     pads = sum(node.fn is _PAD for node in order)

@@ -1,4 +1,4 @@
-"""Equal chains of operations on many small arrays become one (tracegrad/passes/chains.py), to the last bit."""
+"""Equal chains of operations on many small arrays become one (tracegrad/passes/equal_chains.py), to the last bit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, const, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.primitives.movement import expand
-from tracegrad.passes.chains import chains
-from tracegrad.passes.lists import CHAINS
+from tracegrad.passes.equal_chains import chains
+from tracegrad.passes.untraced import CHAINS
 
 VALUES = [0.0, -0.0, 1.0, -1.5, 0.1, 3e-5, 6e4, np.nan, np.inf, -np.inf]
 SHAPES = [(3, 4), (5,), (2, 2, 3), (1,), (17, 3), (64,), (4, 3)]
