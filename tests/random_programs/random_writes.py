@@ -18,10 +18,11 @@ RESULTS = ("{x} * {y}", "{x} + {y}", "{x} - {y}", "T.sin({x})", "{x} ** 2", "T.e
 VIEWS = ("{x}.reshape(-1)", "{x}.unsqueeze(0).expand(2, *{x}.shape)", "{x}.squeeze()", "{x}.view({x}.shape)", "{x}.unsqueeze({d})",
          "{x}.transpose(0, -1)", "{x}.movedim(0, -1)", "{x}.select({d}, {i})", "{x}.unbind({d})[0]", "{x}.split(1, {d})[-1]",
          "{x}.chunk(2, {d})[-1]", "{x}.narrow({d}, {i}, 1)", "{x}.unfold({d}, {k}, 1)", "{x}.flatten(0, 1)", "{x}.diagonal()",
-         "{x}[{i}:]", "{x}[::2]", "{x}[..., -1]", "{x}.permute({p})")
-WRITES = ("mul_(1.5)", "add_(0.25)", "sin_()", "tanh_()", "zero_()", "fill_(0.7)", "clamp_(-1, 1)", "neg_()", "pow_(2)", "relu_()",
+         "{x}[{i}:]", "{x}[::2]", "{x}[..., -1]", "{x}.permute({p})", "{x}[T.tensor({i})]", "{x}[..., T.tensor(-1)]")
+WRITES = ("mul_(1.5)", "add_(0.25)", "sin_()", "tanh_()", "zero_()", "fill_(0.7)", "clamp_(-{c}, {c})", "neg_()", "pow_(2)", "relu_()",
           "masked_fill_({x}.detach() > 0.3, 0.5)", "unsqueeze_(0)", "squeeze_()", "copy_({y})")
-PARTS = ("{x}[{i}] = {y}", "{x}[{i}:] = 0.3", "{x}[-1] = 0.3", "{x}[...] = {y}", "{x}[{x}.detach() > 0] = 0.3", "{x}[{i}:] = {y}")
+PARTS = ("{x}[{i}] = {y}", "{x}[{i}:] = 0.3", "{x}[-1] = 0.3", "{x}[...] = {y}", "{x}[{x}.detach() > 0] = 0.3", "{x}[{i}:] = {y}",
+         "{x}[T.tensor({i})] += 0.3")
 
 
 def statements(seed: int, tensors: list[Any], run: Callable[[str, list[Any]], None], most: int) -> list[str]:
@@ -33,6 +34,7 @@ def statements(seed: int, tensors: list[Any], run: Callable[[str, list[Any]], No
         d = rnd.randrange(max(1, len(shape)))
         size = shape[d] if shape else 1
         values = {"x": f"t[{x}]", "y": f"t[{rnd.randrange(len(tensors))}]", "d": d, "i": rnd.randrange(max(1, size)), "k": min(2, size),
+                  "c": round(rnd.uniform(0.5, 1.5), 6),         # no limit twice: a second clamp would meet values at its limit
                   "p": ", ".join(map(str, rnd.sample(range(len(shape)), len(shape)))) or "()"}
         kind = rnd.choice(("result", "result", "view", "view", "write", "part", "through", "silent"))
         form = {"result": "t.append(" + rnd.choice(RESULTS) + ")", "view": "t.append(" + rnd.choice(VIEWS) + ")",

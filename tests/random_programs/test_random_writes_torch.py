@@ -42,7 +42,7 @@ def beside(lines, inputs):
         made = run(torch, lines, inputs)
         scalar(torch, [y for y in made if y.requires_grad]).backward()
     except RuntimeError as error:
-        if any(why in str(error) for why in ("modified inplace", "modified by an inplace", "a single memory location")):
+        if any(why in str(error) for why in ("modified inplace", "modified by an inplace", "a single memory location", "a leaf Variable")):
             return None
         raise
     return made

@@ -20,7 +20,7 @@ from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import Steps
+from tracegrad.tensors.parts.view_steps import PLACED, Steps
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
 
@@ -203,7 +203,7 @@ class _Memory:
     def view(self, t: Tensor, order: tuple[int, ...] | None) -> Tensor | None:
         """t as a view, its dimensions in that order, where the batch was in front (None: no batch)."""
         root, steps, detached = _root(t)
-        if id(root) not in self.known:
+        if id(root) not in self.known or any(func is PLACED for func, _ in steps):      # at another place for each example
             return None
         made = self.made.get(id(root))
         base, front = self.given.get(id(root), (root if made is None else made, None))

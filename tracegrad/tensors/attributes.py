@@ -20,6 +20,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.layouts import accept_format, channels_last, channels_last_3d, strided
+from tracegrad.tensors.parts.view_steps import plain_steps
 from tracegrad.tensors.scopes import is_inference
 from tracegrad.tensors.tensor import Tensor, from_array
 
@@ -102,7 +103,7 @@ def _layout(x: Tensor, but: int = 0) -> _Layout:
         found: _Layout | None = _known[key]
         if found is not None:
             return found
-    chain = x._chain
+    chain = plain_steps(x._chain)
     at, end = 0, len(chain) - but
     while at < end:
         diagonal = _on_diagonal(layout, chain[at:min(at + 2, end)])
@@ -183,7 +184,7 @@ def moved(x: Tensor) -> bool:
     base = x._base
     if base is None:
         return False
-    chain = x._chain
+    chain = plain_steps(x._chain)
     if not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
         return False
     before = _layout(x, 1)

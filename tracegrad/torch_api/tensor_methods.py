@@ -17,6 +17,7 @@ from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
 from tracegrad.support.layouts import layout, memory_format
 from tracegrad.support.modes import state
+from tracegrad.tensors.parts.view_steps import plain_steps
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, printing
 from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root
@@ -51,7 +52,7 @@ def _data_ptr(self: Tensor) -> int:
     if not steps or not self.numel() or prod(self.shape) == owner.numel():
         return address(owner)
     places: Any = np.arange(owner.numel()).reshape(owner.shape)
-    for fn, attrs in steps:
+    for fn, attrs in plain_steps(tuple(steps)):
         places = fn.numpy(places, **attrs)
     return address(owner) + int(places.reshape(-1)[0]) * self.element_size()
 

@@ -23,7 +23,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state, unusual
-from tracegrad.tensors.parts.view_steps import Steps, Unmade, stepped
+from tracegrad.tensors.parts.view_steps import PLACED, Steps, Unmade, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
@@ -129,6 +129,8 @@ class Handle(Operators):
 
     def _replay(self, node: Node) -> Node:
         """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
+        if any(fn is PLACED for fn, _ in self._chain):
+            return self._replay_placed(node)
         if not node.needs_grad or self._detached:
             viewed = self._base
             assert viewed is not None
@@ -159,6 +161,24 @@ class Handle(Operators):
                 return node
             self._n = node
         return self._n
+
+    def _replay_placed(self, node: Node) -> Node:
+        """`_replay` where a place is a node: no other view of that base has the nodes in between."""
+        viewed, known = self._base, self._source
+        assert viewed is not None
+        if known is not None and known[0]() is node and known[1] == viewed._version and self._trace is state.trace:
+            return self._n
+        source = node
+        with own_nodes():
+            for fn, attrs in self._chain:
+                node = stepped(node, fn, attrs)
+        if self._detached:
+            node = without_history(node, self._device)
+            if self._n.needs_grad:
+                node = bind(_OVERWRITTEN, (node, self._n), {})
+        if self._trace is state.trace:
+            self._n, self._source = node, (weakref.ref(source), viewed._version)
+        return node
 
     @property
     def _chain(self) -> Steps:

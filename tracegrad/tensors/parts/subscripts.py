@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tracegrad.errors import DTypeError, warn
+from tracegrad.graph.ir import own_nodes
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.ops.arrays import subscripts
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import apart
+from tracegrad.tensors.parts.view_steps import PLACED, apart
 
 
 class Subscripts(Handle):
@@ -37,11 +39,36 @@ class Subscripts(Handle):
             key = _known_places(key)
         if subscripts.is_basic(key):
             return self._view(subscripts.getitem(self, key, True, apart()))
+        if state.symbolic and (like := _places_as_0(key)) is not None:
+            return self._placed(key, like)
         return subscripts.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, apart())
+
+    def _placed(self, key: Any, like: Any) -> Any:
+        """The view x[key] of a key with tensors of no dimensions, of which nobody knows what they hold. like: the key with 0 there."""
+        source = self._node()
+        node = self._operand() if source.needs_grad and not state.grad else source
+        nodes = tuple([k._operand() if isinstance(k, Subscripts) else k for k in (key if type(key) is tuple else (key,))])
+        with own_nodes():
+            view = self._handle(PLACED.read(node, nodes), self._device, state.trace)
+        given = _versions(key)
+        view._base, view._detached, view._source = self, node is not source, (weakref.ref(source), self._version)
+        view._chain = ((PLACED, {"key": nodes, "given": given, "like": subscripts.Subscript(self.shape, like).steps()}),)
+        return view
+
+    def _is_placed_at(self, base: Any, key: Any) -> bool:
+        """Whether this is the view base[key] of such a key, as it was made: `x[i] += 1` gives x[i] what it is already."""
+        chain = self._chain if self._base is base else ()
+        if len(chain) != 1 or chain[0][0] is not PLACED:
+            return False
+        given, now = chain[0][1]["given"], _versions(key)
+        return len(given) == len(now) and all(a is b and m == n if isinstance(a, Subscripts) else a == b
+                                              for (a, m), (b, n) in zip(given, now, strict=True))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(key) is list:
             key = subscripts.sequence(key)
+        if isinstance(value, Subscripts) and value._is_placed_at(self, key):
+            return
         if not isinstance(value, Operators) and not np.isscalar(value):
             array = np.asarray(value)
             if dtype_kind(array.dtype) not in "biufc":
@@ -80,16 +107,27 @@ class Subscripts(Handle):
 
 
 def _known_places(key: Any) -> Any:
-    """The key with integer tensors of no dimensions as what they hold, if only these keep it from being one of a view, as in torch.
-
-    (In a trace nobody knows what they hold: what is read there is a tensor of its own.)
-    """
+    """The key with integer tensors of no dimensions as what they hold, if only these keep it from being one of a view, as in torch."""
     places = [k for k in (key if type(key) is tuple else (key,)) if isinstance(k, Subscripts) and not k.ndim and dtypes.is_int(k.dtype)]
     if not places or any(k.dtype == dtypes.uint8 or not k._device.has_values for k in places):
         return key
     known = {id(k): k.item() for k in places}
     found = tuple([known.get(id(k), k) for k in key]) if type(key) is tuple else known[id(key)]
     return found if subscripts.is_basic(found) else key
+
+
+def _places_as_0(key: Any) -> Any:
+    """The key, as a tuple, with 0 for integer tensors of no dimensions, if it is one of a view then; else None."""
+    def is_place(k: Any) -> bool:
+        return isinstance(k, Subscripts) and not k.ndim and dtypes.is_int(k.dtype) and k.dtype != dtypes.uint8
+
+    found = tuple([0 if is_place(k) else k for k in (key if type(key) is tuple else (key,))])
+    return found if subscripts.is_basic(found) else None
+
+
+def _versions(key: Any) -> list[tuple[Any, int]]:
+    """The items of a key, tensors with their versions."""
+    return [(k, k._version if isinstance(k, Subscripts) else 0) for k in (key if type(key) is tuple else (key,))]
 
 
 def _masks_of_bytes(call: str, key: Any) -> Any:
