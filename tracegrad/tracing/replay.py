@@ -71,7 +71,10 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
-        self.histories = {n for n in _histories(results, recording.freed) if n.fn is not _VARIABLE}
+        from_outside = {node for _, node in (*recording.captured.values(), *recording.leaves)}
+        # Results that the body made leaves: no variables of tensors from outside, which a pull may hand on as they are.
+        self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE and n not in from_outside]
+        self.histories = _histories(results, recording.freed).difference(self.made_leaves)
         differentiable = [n for n in results if self._recorded(n)]
         passed = topological(differentiable, lambda n: not n.needs_grad)
         variables = {n.operands[0] for n in passed if n.fn is _VARIABLE}
@@ -94,7 +97,6 @@ class Replay:
         self.program = _program(recording, self.outputs, [*zip(recipe.tensors, names, strict=True)], updated, self.donors, varying)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
-        self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
         self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
         # Of a function of its arguments and nothing else; if all are tensors: the short way through `run`.
         self.arguments = [] if self.effects or self.grad_effects or recording.draws else _arguments(recording, flat)
