@@ -7,6 +7,7 @@ node of the outer graph, `TracedCall`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.support import random_state
-from tracegrad.support.modes import set_grad_enabled, state
+from tracegrad.support.modes import enable_grad, set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
@@ -213,7 +214,7 @@ class Replay:
         tensor: Any
         before = values
         if self.program.written:
-            if self.recorded and state.grad:
+            if self.recorded:
                 before = list(values)  # a later backward starts from the old values
                 owners = [None] * len(values)
             own(values, self.program.written, owners)
@@ -241,22 +242,18 @@ class Replay:
 
     def _result(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Any:
         """The function's result, of this call's values."""
-        history = self.recorded and state.grad
-        if self.plain and not history:
+        if self.plain and not self.recorded:
             return self._tensors(values)
         leaves = {node: Tensor(derivatives.variable(data(node.aval, value)), device)
                   for node, value, (device, *_) in zip(self.result_nodes, values, self.holders, strict=True) if node in self.made_leaves}
         for leaf in leaves.values():
             become_leaf(leaf, leaf._n)
-        call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if history else None
-        made = []
-        for k, (node, value, (device, *_)) in enumerate(zip(self.result_nodes, values, self.holders, strict=True)):
-            if node in leaves:
-                made.append(leaves[node])
-            elif call is not None and self._recorded(node):
-                made.append(Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device))
-            else:
-                made.append(_leaf(value, node.aval, device))
+        with nullcontext() if state.grad else enable_grad():        # under no_grad: of what the body computed in enable_grad
+            call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if self.recorded else None
+            made = [leaves[node] if node in leaves
+                    else Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device)
+                    if call is not None and self._recorded(node) else _leaf(value, node.aval, device)
+                    for k, (node, value, (device, *_)) in enumerate(zip(self.result_nodes, values, self.holders, strict=True))]
         filled: list[Any] = []
         for kind, what in self.recipe:
             if kind == "static":
