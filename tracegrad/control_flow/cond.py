@@ -21,7 +21,7 @@ from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.primitives.movement import reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import state
+from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.scopes import Recorded
 from tracegrad.tensors.tensor import Tensor
 
@@ -145,7 +145,8 @@ class Choice(CustomCall):
                 here = list(values[:len(xs)])
                 for i in wanted:
                     here[i] = variable(here[i])
-                outs = branch(self._all(here))
+                with enable_grad():            # the branch may be a derivative, whose own is wanted here, if no further one
+                    outs = branch(self._all(here))
                 found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
                 return dense(found, [xs[i] for i in wanted])
 

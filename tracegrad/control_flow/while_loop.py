@@ -36,7 +36,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.substitution import substituted
 from tracegrad.passes.loops import reaching
 from tracegrad.support.dtypes import differentiable
-from tracegrad.support.modes import state
+from tracegrad.support.modes import enable_grad, state
 
 _DETACH, _OUTPUT = REGISTRY["detach"], REGISTRY["output"]
 
@@ -475,7 +475,8 @@ def _tangent(body: Body) -> Body:
     outs = body(inner)
     tangents = [placeholder(plain[i].aval, "tangent") for i in floats]
     live = [variable(t) for t in tangents]
-    found = derivatives.jvp([outs[i] for i in floats if i < n], [inner[i] for i in floats], live)
+    with enable_grad():                        # it is differentiated, also where nobody differentiates what comes of that
+        found = derivatives.jvp([outs[i] for i in floats if i < n], [inner[i] for i in floats], live)
     moved = dense(found, [outs[i] for i in floats if i < n])
     c = len(moved)
     inputs = [*plain[:n], *tangents[:c], *plain[n:], *tangents[c:]]
