@@ -479,3 +479,17 @@ def test_a_second_derivative_of_nested_loops_that_nobody_differentiates(outer, i
         traced = tg.trace(f)
         for row, w in zip(rows, wanted, strict=True):
             close(derivatives(traced, row), w)
+
+
+def test_a_third_derivative_of_a_scan_that_ends_early_with_a_scan_inside(on_numpy):
+    """Its cond's derivative read operands of the iteration that was recorded first, which have no value elsewhere: a TraceError."""
+    f = nested("until", "scan")
+
+    def third(f, x):
+        x = tg.tensor(x, requires_grad=True)
+        y = f(x)
+        for _ in range(3):
+            y, = tg.autograd.grad(y.square().sum(), x, create_graph=True)
+        return y.detach()
+
+    close([third(tg.trace(f), X)], [third(f, X)])

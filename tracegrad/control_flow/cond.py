@@ -8,7 +8,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp
+from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp, zeros_like
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological
@@ -124,7 +124,8 @@ class Choice(CustomCall):
     """A cond as differentiation sees it: operands are the selected results, the predicate, and the operands of the branches."""
 
     def __init__(self, yes: NodeFn, no: NodeFn, places: Sequence[int], rest: list[Node], count: int) -> None:
-        self.yes, self.no, self.places, self.rest, self.count = yes, no, places, rest, count
+        self.yes, self.no, self.places, self.count = yes, no, places, count
+        self.rest = [zeros_like(o) for o in rest]      # not the operands: inside a loop that is recorded again, they would be the old one's
         self.name = "cond"  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
@@ -156,7 +157,7 @@ class Choice(CustomCall):
         return (*[None] * (self.count + 1), *(found.get(i) for i in range(len(xs))))
 
     def _all(self, xs: Sequence[Node]) -> list[Node]:
-        """The branches' operands, of which this call has only those that matter."""
+        """The branches' operands, of which this call has only those that matter: zeros stand for the others."""
         out = list(self.rest)
         for place, x in zip(self.places, xs, strict=True):
             out[place] = x
