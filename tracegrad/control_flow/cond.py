@@ -8,7 +8,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp, zeros_like
+from tracegrad.autodiff.derivatives import dense, stand_in, vjp, zeros_like
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological
@@ -145,7 +145,7 @@ class Choice(CustomCall):
             def run(values: Sequence[Node]) -> list[Node]:
                 here = list(values[:len(xs)])
                 for i in wanted:
-                    here[i] = variable(here[i])
+                    here[i] = stand_in(here[i])
                 with enable_grad():            # the branch may be a derivative, whose own is wanted here, if no further one
                     outs = branch(self._all(here))
                 found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
@@ -170,7 +170,7 @@ class Choice(CustomCall):
         def lifted(branch: NodeFn) -> NodeFn:
             def run(values: Sequence[Node]) -> list[Node]:
                 examples = [placeholder(Aval(v.shape[1:], v.dtype), "example") for v in values]
-                examples = [variable(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
+                examples = [stand_in(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
                 return batch(branch(self._all(examples)), dict(zip(examples, values, strict=True)), size)
 
             return run
