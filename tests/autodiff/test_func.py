@@ -312,3 +312,35 @@ def test_a_mapped_gradient_of_what_is_overwritten_by_what_is_not_mapped(write):
     x = tg.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]])
     wanted = np.stack([tg.grad(f)(row).numpy() for row in x])
     np.testing.assert_array_equal(tg.vmap(tg.grad(f))(x).numpy(), wanted)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("function", [
+    lambda x, y: tg.func.vjp(lambda x: x + 1, x)[1](y)[0], lambda x, y: tg.func.jvp(lambda x: x + 1, (x,), (y,))[1],
+    lambda x, y: tg.func.linearize(lambda x: x + 1, x)[1](y), lambda x, y: tg.autograd.grad(x + 1, x, y, create_graph=True)[0]])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_cotangent_that_comes_out_as_it_went_in_keeps_its_history(traced, function, written):
+    """A trace took the argument's node, which the pull handed on, for a leaf that the body had made: y had no gradient, without a word."""
+    def fn(x, y):
+        if written:
+            with tg.no_grad():
+                y.mul_(2)
+        return function(x, y)
+
+    fn = tg.trace(fn) if traced else fn
+    for k in (1.0, 2.0, 3.0):
+        x, y = tg.ones(3, requires_grad=True), tg.full((3,), k, requires_grad=True)
+        out = fn(x, y)
+        out.square().sum().backward()
+        assert (y.grad.tolist(), x.grad) == ([2 * y.tolist()[0]] * 3, None)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.trace])
+def test_materialized_zeros_are_differentiated_again(wrap):
+    """As in torch: of a function that is linear in x, the second derivative is zeros (the zeros required no grad: it was an error)."""
+    def second(x, y):
+        first, = tg.autograd.grad(y.sum(), x, create_graph=True, materialize_grads=True)
+        return first, *tg.autograd.grad(first.sum(), x, materialize_grads=True)
+
+    for found in wrap(second)(tg.ones(3, requires_grad=True), tg.ones(2, requires_grad=True)):
+        assert found.tolist() == [0.0] * 3

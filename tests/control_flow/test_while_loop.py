@@ -444,3 +444,52 @@ def test_a_condition_that_is_long_in_coming_is_guessed():
     large = tg.trace(lambda x: tg.while_loop(lambda v: v.sum() > 1, lambda v: tg.where((v * v).sum().sqrt() < 1, v * 0.25, v * 0.5), x))
     large(tg.ones(16, dtype=F))
     assert "if (" not in str(large.kernels()).split("while (", 1)[1]         # what is selected is no few numbers: they would be copied
+
+
+def nested(outer, inner):
+    """A function of three numbers: a loop, or a branch, in another one."""
+    def one(kind, of):
+        return {
+            "while": lambda x: tg.while_loop(lambda i, h: (i < 2) & (h.abs().sum() < 9), lambda i, h: (i + 1, of(h)),
+                                             carried_inputs=(tg.tensor(0), x))[1],
+            "scan": lambda x: tg.scan(lambda h, row: (of(h) * row, None), x, tg.ones(2, dtype=F))[0],
+            "until": lambda x: tg.scan(lambda h, row: (of(h) * row, None), x, tg.ones(3, dtype=F), until=lambda h: (h > 2).any())[0],
+            "cond": lambda x: tg.cond(x.sum() > 0, lambda h: of(h) * h, of, x),
+        }[kind]
+
+    return one(outer, one(inner, tg.sin))
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("while", "while"), ("while", "scan"), ("while", "cond"), ("scan", "while"),
+                                              ("cond", "while"), ("cond", "scan"), ("until", "while")])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_second_derivative_of_nested_loops_that_nobody_differentiates(outer, inner, mapped):
+    """What it is the derivative of was recorded in no_grad, where the inner loop had none: it was 0, or short of a part, without a word."""
+    def derivatives(f, x):
+        x = tg.tensor(x, requires_grad=True)
+        first, = tg.autograd.grad(f(x).square().sum(), x, create_graph=True)
+        second, = tg.autograd.grad(first.square().sum(), x)
+        return first.detach(), second
+
+    f, rows = nested(outer, inner), np.stack([X, -X])
+    wanted = [derivatives(f, row) for row in rows]
+    if mapped:
+        close(derivatives(tg.trace(tg.vmap(f)), rows), [tg.stack(w) for w in zip(*wanted, strict=True)])
+    else:
+        traced = tg.trace(f)
+        for row, w in zip(rows, wanted, strict=True):
+            close(derivatives(traced, row), w)
+
+
+def test_a_third_derivative_of_a_scan_that_ends_early_with_a_scan_inside(on_numpy):
+    """Its cond's derivative read operands of the iteration that was recorded first, which have no value elsewhere: a TraceError."""
+    f = nested("until", "scan")
+
+    def third(f, x):
+        x = tg.tensor(x, requires_grad=True)
+        y = f(x)
+        for _ in range(3):
+            y, = tg.autograd.grad(y.square().sum(), x, create_graph=True)
+        return y.detach()
+
+    close([third(tg.trace(f), X)], [third(f, X)])

@@ -842,3 +842,33 @@ def test_saved_tensors_have_the_history_that_they_had(run):
         found = step(w, a)
         assert not found.requires_grad
         np.testing.assert_allclose(found.numpy(), 2 * a.numpy() * np.cos(2 * a.numpy() * w.detach().numpy()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("around", ["while", "scan", "cond"])
+def test_a_backward_that_uses_vjp_in_a_loop_is_differentiated_again(around, on_numpy):
+    """What stood for the loop's values was nobody's to `vjp`, which detached its results: second derivatives were short of a part."""
+    class Wave(tg.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin() * x
+
+        @staticmethod
+        def backward(ctx, ct):
+            x, = ctx.saved_tensors
+            return tg.vjp(lambda x: x.sin() * x, x)[1](ct)[0]
+
+    def f(wave):
+        return {
+            "while": lambda x: tg.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, wave(h)), carried_inputs=(tg.tensor(0), x))[1],
+            "scan": lambda x: tg.scan(lambda h, row: (wave(h) * row, None), x, tg.ones(2, dtype=tg.float64))[0],
+            "cond": lambda x: tg.cond(x.sum() > 0, lambda h: wave(h) * h, lambda h: wave(h * 2), x),
+        }[around]
+
+    found = []
+    for fn in (f(lambda x: x.sin() * x), tg.trace(f(Wave.apply))):
+        x = tg.tensor([0.3, 0.5, -0.7], dtype=tg.float64, requires_grad=True)
+        first, = tg.autograd.grad(fn(x).square().sum(), x, create_graph=True)
+        found.append((first.tolist(), tg.autograd.grad(first.square().sum(), x)[0].tolist()))
+    for wanted, got in zip(*found, strict=True):
+        assert got == pytest.approx(wanted, rel=1e-9)

@@ -838,3 +838,22 @@ def test_a_fast_replay_under_threads_a_profiler_and_errors(device, monkeypatch):
 
 def _refuse(*args):
     raise cl.RuntimeError("no")
+
+
+def test_what_the_body_computes_in_enable_grad_has_a_history_under_no_grad():
+    """As untraced (it had none, without a word); what it computes elsewhere has none."""
+    p = tg.ones(3, requires_grad=True)
+
+    def fn(x):
+        with tg.enable_grad():
+            y = p * x
+        return y, p * x, p[1:], x[0]
+
+    for f in (fn, tg.trace(fn)):
+        for k in (1.0, 2.0):
+            with tg.no_grad():
+                found = f(tg.full((3,), k))
+            assert [t.requires_grad for t in found] == [True, False, False, False]
+            found[0].sum().backward()
+            assert p.grad.tolist() == [k] * 3
+            p.grad = None

@@ -248,7 +248,7 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     """The tangent by transposing the (linear) vjp rule: <vjp(u), t> = <u, jvp(t)> for every u."""
     bundle = isinstance(node.fn, Bundle)
     avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if isinstance(node.fn, Bundle) else (node.aval,)
-    probes = [variable(placeholder(aval, "probe")) for aval in avals]
+    probes = [stand_in(placeholder(aval, "probe")) for aval in avals]
     pulled = pull_back(node, dict(enumerate(probes)) if bundle else probes[0], [t is not None for t in tangents])
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:

@@ -157,8 +157,8 @@ def grad(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, one tensor of its input's shape each; nothing is accumulated.
 
-    materialize_grads: zeros for an input that reaches no output. is_grads_batched: grad_outputs have a further first dimension, and so have
-    the gradients, one for each of them. only_inputs: True, as in torch.
+    materialize_grads: zeros for an input that reaches no output; with create_graph they require grad. is_grads_batched: grad_outputs have
+    a further first dimension, and so have the gradients, one for each of them. only_inputs: True, as in torch.
     Raises AutogradError if an input does not require grad, or does not reach an output (unless allow_unused: then None).
     """
     if not only_inputs:
@@ -198,6 +198,7 @@ def grad(
             for tensor in kept:
                 _accumulate(tensor, ct, create_graph)
     found = _with_earlier(found[:len(ends)], [i for _, i in earlier], create_graph)
+    unused = [i for i, g in enumerate(found) if g is None]
     for i, g in enumerate(found):
         if g is None and materialize_grads:
             found[i] = derivatives.zeros_like(sources[i])
@@ -206,6 +207,9 @@ def grad(
                 f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
             )
     result = tuple(None if g is None else Tensor(g, t._device, state.trace) for g, t in zip(found, wanted, strict=True))
+    for i in unused:
+        if (zeros := result[i]) is not None and create_graph:        # so that the next derivative is zeros, too, and no error
+            zeros.requires_grad_()
     if state.trace is not None:
         names = [state.trace.names.get(id(t)) for t in wanted]
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})

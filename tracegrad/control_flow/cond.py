@@ -8,7 +8,7 @@ from typing import Any
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.autodiff.derivatives import dense, stand_in, variable, vjp
+from tracegrad.autodiff.derivatives import dense, stand_in, vjp, zeros_like
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological
@@ -21,7 +21,7 @@ from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.primitives.movement import reshape
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import state
+from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.scopes import Recorded
 from tracegrad.tensors.tensor import Tensor
 
@@ -124,7 +124,8 @@ class Choice(CustomCall):
     """A cond as differentiation sees it: operands are the selected results, the predicate, and the operands of the branches."""
 
     def __init__(self, yes: NodeFn, no: NodeFn, places: Sequence[int], rest: list[Node], count: int) -> None:
-        self.yes, self.no, self.places, self.rest, self.count = yes, no, places, rest, count
+        self.yes, self.no, self.places, self.count = yes, no, places, count
+        self.rest = [zeros_like(o) for o in rest]      # not the operands: inside a loop that is recorded again, they would be the old one's
         self.name = "cond"  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
@@ -144,8 +145,9 @@ class Choice(CustomCall):
             def run(values: Sequence[Node]) -> list[Node]:
                 here = list(values[:len(xs)])
                 for i in wanted:
-                    here[i] = variable(here[i])
-                outs = branch(self._all(here))
+                    here[i] = stand_in(here[i])
+                with enable_grad():            # the branch may be a derivative, whose own is wanted here, if no further one
+                    outs = branch(self._all(here))
                 found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
                 return dense(found, [xs[i] for i in wanted])
 
@@ -155,7 +157,7 @@ class Choice(CustomCall):
         return (*[None] * (self.count + 1), *(found.get(i) for i in range(len(xs))))
 
     def _all(self, xs: Sequence[Node]) -> list[Node]:
-        """The branches' operands, of which this call has only those that matter."""
+        """The branches' operands, of which this call has only those that matter: zeros stand for the others."""
         out = list(self.rest)
         for place, x in zip(self.places, xs, strict=True):
             out[place] = x
@@ -168,7 +170,7 @@ class Choice(CustomCall):
         def lifted(branch: NodeFn) -> NodeFn:
             def run(values: Sequence[Node]) -> list[Node]:
                 examples = [placeholder(Aval(v.shape[1:], v.dtype), "example") for v in values]
-                examples = [variable(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
+                examples = [stand_in(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
                 return batch(branch(self._all(examples)), dict(zip(examples, values, strict=True)), size)
 
             return run

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import variable
+from tracegrad.autodiff.derivatives import stand_in
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
@@ -55,7 +55,7 @@ class Body:
         inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
                   for p, f in zip(self.inputs, mapped, strict=True)]
         # Of variables, so that what is there for differentiation stays there.
-        live = {p: variable(p) if differentiable(p.dtype) else p for p in (*self.inputs, *inputs)}
+        live = {p: stand_in(p) if differentiable(p.dtype) else p for p in (*self.inputs, *inputs)}
         lifted = batch(self([live[p] for p in self.inputs]),
                        {live[p]: live[q] for p, q, f in zip(self.inputs, inputs, mapped, strict=True) if f}, size)
         outs = substituted(lifted, {v: p for p, v in live.items()})

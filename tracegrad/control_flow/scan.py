@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autodiff.derivatives import dense, variable, zeros_like
+from tracegrad.autodiff.derivatives import dense, stand_in, zeros_like
 from tracegrad.control_flow.loop import Body, Loop
 from tracegrad.control_flow.loop_sums import after_loop, base_of, terms_of, whole_sum
 from tracegrad.graph.canonical import Key, canonical
@@ -73,14 +73,14 @@ class LoopCall(CustomCall):
         carries = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[:n]]
         scanned = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[n:n + rows]]
         floats = [i for i in range(n) if differentiable(carries[i].dtype)]
-        inner = [variable(p) if differentiable(p.dtype) else p for p in (*carries, *scanned, *own[n + rows:])]
+        inner = [stand_in(p) if differentiable(p.dtype) else p for p in (*carries, *scanned, *own[n + rows:])]
         outs = body(inner)
-        cts = [variable(placeholder(carries[i].aval, "ct")) for i in floats]
+        cts = [stand_in(placeholder(carries[i].aval, "ct")) for i in floats]
         given = [i for i in range(n, total) if ct[i] is not None]
-        ct_rows = [variable(placeholder(outs[i].aval, "ct")) for i in given]
+        ct_rows = [stand_in(placeholder(outs[i].aval, "ct")) for i in given]
         rows_wanted = [i for i in range(n, n + rows) if asked[i]]
         sums_wanted = [i for i in range(n + rows, len(own)) if asked[i]]
-        sums = [variable(placeholder(own[i].aval, "sum")) for i in sums_wanted]
+        sums = [stand_in(placeholder(own[i].aval, "sum")) for i in sums_wanted]
         targets = [*floats, *rows_wanted, *sums_wanted]
         found = derivatives.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
         pulled = dense(found, [inner[i] for i in targets])
@@ -99,9 +99,9 @@ class LoopCall(CustomCall):
             if kind == "carry":
                 kept.append(inner[i])
             else:
-                stand_in = placeholder(outs[at].aval, "kept")
-                replace[outs[at]] = stand_in = variable(stand_in) if differentiable(stand_in.dtype) else stand_in
-                kept.append(stand_in)
+                value = placeholder(outs[at].aval, "kept")
+                replace[outs[at]] = value = stand_in(value) if differentiable(value.dtype) else value
+                kept.append(value)
             sources.append(source)
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
         late = [x for terms, _ in split for term, _ in terms for x in term.operands]
@@ -132,7 +132,7 @@ class LoopCall(CustomCall):
     def kept_results(self, call: Node) -> list[Node]:
         """The loop's results, and which of the further ones a derivative reads: a program that ends before its backward hands them out."""
         total = len(self.loop._avals)
-        cts = [variable(placeholder(a, "ct")) if differentiable(a.dtype) and i < self.count else None
+        cts = [stand_in(placeholder(a, "ct")) if differentiable(a.dtype) and i < self.count else None
                for i, a in enumerate(self.loop._avals)]
         pulled = self.vjp(cts, call, *call.operands, wanted=[True] * len(call.operands))
         read = topological([p for p in pulled if p is not None], lambda n: n is call)
@@ -258,12 +258,12 @@ def scan_nodes(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Seque
     """(the last carries, the rows of results stacked) of a scan by f: carries and rows to carries and ys, over nodes. It keeps dtypes."""
     varies = [n.needs_grad for n in init]
 
-    def stand_in(aval: Aval, live: bool) -> Node:
-        return variable(placeholder(aval)) if live else placeholder(aval)
+    def fresh(aval: Aval, live: bool) -> Node:
+        return stand_in(placeholder(aval)) if live else placeholder(aval)
 
     while True:
-        carries = [stand_in(n.aval, v) for n, v in zip(init, varies, strict=True)]
-        rows = [stand_in(Aval(x.shape[1:], x.dtype), x.needs_grad) for x in scanned]
+        carries = [fresh(n.aval, v) for n, v in zip(init, varies, strict=True)]
+        rows = [fresh(Aval(x.shape[1:], x.dtype), x.needs_grad) for x in scanned]
         outs, ys = f(carries, rows)
         grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
         if grown == varies:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import spread
-from tracegrad.autodiff.derivatives import dense, variable, zeros_like
+from tracegrad.autodiff.derivatives import dense, stand_in, zeros_like
 from tracegrad.control_flow.loop import Body, Loop, first_row, given_once, merged, needed_inputs, repeats
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.control_flow.scan import outputs, scan_nodes
@@ -36,7 +36,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.substitution import substituted
 from tracegrad.passes.loops import reaching
 from tracegrad.support.dtypes import differentiable
-from tracegrad.support.modes import state
+from tracegrad.support.modes import enable_grad, state
 
 _DETACH, _OUTPUT = REGISTRY["detach"], REGISTRY["output"]
 
@@ -446,7 +446,7 @@ def _fresh(body: Body) -> tuple[list[Node], list[Node], list[int]]:
     """New inputs for a body, as placeholders and (floats) as variables, and which are floats."""
     plain = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
     floats = [i for i, p in enumerate(plain) if differentiable(p.dtype)]
-    return plain, [variable(p) if differentiable(p.dtype) else p for p in plain], floats
+    return plain, [stand_in(p) if differentiable(p.dtype) else p for p in plain], floats
 
 
 def _closed(outs: Sequence[Node], inputs: Sequence[Node], inner: Sequence[Node], carries: int) -> Body:
@@ -461,7 +461,7 @@ def _pull(body: Body) -> Body:
     outs = body(inner)
     carried = [i for i in floats if i < n]
     before = [placeholder(plain[i].aval, "ct" if i < n else "sum") for i in floats]
-    live = [variable(p) for p in before]
+    live = [stand_in(p) for p in before]
     found = derivatives.vjp([outs[i] for i in carried], [inner[i] for i in floats], live[:len(carried)])
     made = dense(found, [inner[i] for i in floats])
     made[len(carried):] = [s if g is None else s + g for s, g in zip(live[len(carried):], found[len(carried):], strict=True)]
@@ -474,8 +474,9 @@ def _tangent(body: Body) -> Body:
     n = body.carries
     outs = body(inner)
     tangents = [placeholder(plain[i].aval, "tangent") for i in floats]
-    live = [variable(t) for t in tangents]
-    found = derivatives.jvp([outs[i] for i in floats if i < n], [inner[i] for i in floats], live)
+    live = [stand_in(t) for t in tangents]
+    with enable_grad():                        # it is differentiated, also where nobody differentiates what comes of that
+        found = derivatives.jvp([outs[i] for i in floats if i < n], [inner[i] for i in floats], live)
     moved = dense(found, [outs[i] for i in floats if i < n])
     c = len(moved)
     inputs = [*plain[:n], *tangents[:c], *plain[n:], *tangents[c:]]

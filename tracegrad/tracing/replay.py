@@ -7,6 +7,7 @@ node of the outer graph, `TracedCall`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, data, saves
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.support import random_state
-from tracegrad.support.modes import set_grad_enabled, state
+from tracegrad.support.modes import enable_grad, set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
@@ -71,7 +72,10 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
-        self.histories = {n for n in _histories(results, recording.freed) if n.fn is not _VARIABLE}
+        from_outside = {node for _, node in (*recording.captured.values(), *recording.leaves)}
+        # Results that the body made leaves: no variables of tensors from outside, which a pull may hand on as they are.
+        self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE and n not in from_outside]
+        self.histories = _histories(results, recording.freed).difference(self.made_leaves)
         differentiable = [n for n in results if self._recorded(n)]
         passed = topological(differentiable, lambda n: not n.needs_grad)
         variables = {n.operands[0] for n in passed if n.fn is _VARIABLE}
@@ -94,7 +98,6 @@ class Replay:
         self.program = _program(recording, self.outputs, [*zip(recipe.tensors, names, strict=True)], updated, self.donors, varying)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
-        self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
         self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
         # Of a function of its arguments and nothing else; if all are tensors: the short way through `run`.
         self.arguments = [] if self.effects or self.grad_effects or recording.draws else _arguments(recording, flat)
@@ -211,7 +214,7 @@ class Replay:
         tensor: Any
         before = values
         if self.program.written:
-            if self.recorded and state.grad:
+            if self.recorded:
                 before = list(values)  # a later backward starts from the old values
                 owners = [None] * len(values)
             own(values, self.program.written, owners)
@@ -239,22 +242,18 @@ class Replay:
 
     def _result(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Any:
         """The function's result, of this call's values."""
-        history = self.recorded and state.grad
-        if self.plain and not history:
+        if self.plain and not self.recorded:
             return self._tensors(values)
         leaves = {node: Tensor(derivatives.variable(data(node.aval, value)), device)
                   for node, value, (device, *_) in zip(self.result_nodes, values, self.holders, strict=True) if node in self.made_leaves}
         for leaf in leaves.values():
             become_leaf(leaf, leaf._n)
-        call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if history else None
-        made = []
-        for k, (node, value, (device, *_)) in enumerate(zip(self.result_nodes, values, self.holders, strict=True)):
-            if node in leaves:
-                made.append(leaves[node])
-            elif call is not None and self._recorded(node):
-                made.append(Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device))
-            else:
-                made.append(_leaf(value, node.aval, device))
+        with nullcontext() if state.grad else enable_grad():        # under no_grad: of what the body computed in enable_grad
+            call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if self.recorded else None
+            made = [leaves[node] if node in leaves
+                    else Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device)
+                    if call is not None and self._recorded(node) else _leaf(value, node.aval, device)
+                    for k, (node, value, (device, *_)) in enumerate(zip(self.result_nodes, values, self.holders, strict=True))]
         filled: list[Any] = []
         for kind, what in self.recipe:
             if kind == "static":
