@@ -128,7 +128,7 @@ class Conversion(Handle):
             return array.item()
         if self.numel() != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
-        return self._value("item()").reshape(-1)[0].item()
+        return self._value("item()").item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
