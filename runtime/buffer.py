@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from pyopencl._cl import PooledBuffer
+from pyopencl._cl import PooledBuffer, _enqueue_read_buffer      # (what enqueue_copy finds, in half the time)
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime import staging
@@ -70,7 +70,7 @@ class Buffer:
         if out.size:
             device = self.device
             with device.lock:
-                cl.enqueue_copy(device.use(device.host_queue), bits(out), self.mem, is_blocking=True)
+                _enqueue_read_buffer(device.use(device.host_queue), self.mem, bits(out), is_blocking=True)
         return out
 
     def arriving(self, shape: tuple[int, ...], dtype: Any, queue: cl.CommandQueue) -> Arrival:

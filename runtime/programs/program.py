@@ -37,7 +37,7 @@ from tracegrad.runtime.programs.bare_kernel import bare_kernel
 from tracegrad.runtime.programs.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.programs.packing import packed, parts_of, taken
 from tracegrad.runtime.programs.progress import progress
-from tracegrad.support.cache import listed
+from tracegrad.support.cache import Cache, listed
 from tracegrad.support.plan import Function, Plan
 
 
@@ -75,6 +75,7 @@ _loading: weakref.WeakSet[Device] = weakref.WeakSet()      # devices whose compi
 listed("programs of drivers", _programs)
 listed("built kernels", _known)
 listed("devices whose compiler is loaded", _loading)
+_rejected = Cache("rejected kernels", 100)  # by context, device, text and options: the driver's log. Who asks again is not to wait again.
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
@@ -368,10 +369,15 @@ def _lean(context: cl.Context, cl_device: cl.Device, source: str, given: tuple[s
 
 def _build(context: cl.Context, cl_device: cl.Device, source: str, given: tuple[str, list[str]]) -> cl.Program:
     """The program of a source, for which the driver is given that."""
-    try:
-        return build_worker.built(context, cl_device, *given)
-    except cl.Error as error:
-        log = str(error)
+    key = context.int_ptr, cl_device.int_ptr, given[0], *given[1]
+    log = _rejected[key]
+    if log is None:
+        try:
+            return build_worker.built(context, cl_device, *given)
+        except cl.Error as error:
+            log = str(error)
+            if error.code == cl.status_code.BUILD_PROGRAM_FAILURE:          # (else there was no memory, say)
+                _rejected[key] = log
     raise BuildError(f"build: {_explain(source, log)}; correct the text if it is yours, else please report it "
                      "(the exception's .source and .log hold the rest)", source, log)
 

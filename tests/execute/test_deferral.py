@@ -13,11 +13,12 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad.execute import compile as tg_compile
 from tracegrad.execute import deferred as pending
-from tracegrad.execute import eager_executor, policy, realize
+from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.runtime.programs.background import in_background
+from tracegrad.support.tuning import tuned, tuning
 
 
 class Work:
@@ -55,7 +56,8 @@ def deferred(monkeypatch):
     """Small operations, too, wait until a value is read (else numpy does them when they are called:
     tests/execute/test_eager_executor.py)."""
     monkeypatch.setattr(eager_executor.EagerCall, "arrays", lambda *given: None)
-    monkeypatch.setattr(realize, "FEW", 0)                              # nor is anything computed early
+    with tuned(tuning()._replace(early_operations=0)):                  # nor is anything computed early
+        yield
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tracegrad.runtime.device import SMALL_WORK, Device, devices, find
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.drivers import icd, trial
 from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.programs import build_worker
 from tracegrad.runtime.programs.program import build
 from tracegrad.runtime.queries import kind_of, target_of
 from tracegrad.support.device_kinds import KINDS
@@ -448,6 +449,17 @@ class TestPrograms:
         assert "`a[0] = missing;`" in str(caught.value)
         assert caught.value.source == source
         assert "missing" in caught.value.log
+
+    def test_a_rejected_text_is_built_once(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        source, given = "__kernel void rejected(__global float *a) { a[0] = nowhere; }\n", []
+        monkeypatch.setattr(build_worker, "built", lambda *args, built=build_worker.built: (given.append(args), built(*args))[1])
+        found = []
+        for _ in range(3):
+            with pytest.raises(BuildError, match="nowhere") as caught:
+                build(device, source)
+            found.append((caught.value.source, caught.value.log))
+        assert len(given) == 1
+        assert found == [found[0]] * 3
 
     def test_without_the_cache(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "cache", False)

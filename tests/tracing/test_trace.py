@@ -799,6 +799,24 @@ def test_a_truth_that_another_kernel_reads_decides_nothing(shape):
 
 
 @pytest.mark.recall
+def test_a_call_on_arrays_takes_the_short_way(monkeypatch):
+    """As one on tensors does, with the values that the arrays have then; one array given twice is two tensors."""
+    f = tg.trace(lambda x, y: x * y + 1.0)
+    a, b, longer, found = np.arange(3.0), np.full(3, 2.0), [], tg.tracing.trace.Traced._found
+    close(f(a, b), [1, 3, 5])
+    monkeypatch.setattr(tg.tracing.trace.Traced, "_found", lambda self, *given: (longer.append(given), found(self, *given))[1])
+    close(f(a, b), [1, 3, 5])
+    a[0] = 4.0
+    close(f(a, b), [9, 3, 5])
+    close(f(a, a), [17, 2, 5])
+    close(f(tg.tensor(a), b), [9, 3, 5])
+    assert (len(longer), len(f.compilations)) == (0, 1)
+    assert f(a.astype(np.float32), b.astype(np.float32)).dtype == tg.float32
+    close(f(a[:2], b[:2]), [9, 3])
+    assert (len(longer), len(f.compilations)) == (2, 3)
+
+
+@pytest.mark.recall
 def test_a_fast_replay_under_threads_a_profiler_and_errors(device, monkeypatch):
     """Each result is its own, whoever calls; a call that failed leaves nothing, and the next one is fast again."""
     f = tg.trace(lambda x, y: (tg.sin(x) * y, x + y))

@@ -31,10 +31,10 @@ from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, shared_among_threads, silent
 from tracegrad.support.modes import state, unusual
+from tracegrad.support.tuning import tuning
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 RECORDED = 5_000.0          # and for each of its operations what it takes to record, order and look up that
-TRIED = 12                  # uses of a call in which what it needs is computed early
 DEPTH = 8                   # of what constants are made of
 CONSTANT = 1 << 12          # bytes of what is made of numbers alone that are remembered
 _CONST, _COPY, _OFFSET = REGISTRY["const"], REGISTRY["copy"], REGISTRY["offset"]
@@ -115,8 +115,8 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     if prepared is None:
         prepared = prepare(call, nodes)
     found = prepared.arrays(nodes, device) if prepared else None
-    if found is None and prepared and call.uses <= TRIED and state.plain and config.eager and device is prepared.device and all(
-            computed_early(n, device) for n in nodes):
+    if (found is None and prepared and state.plain and config.eager and device is prepared.device
+            and call.uses <= tuning().early_uses and all(computed_early(n, device) for n in nodes)):
         found = prepared.arrays(nodes, device)
     return found
 

@@ -33,6 +33,7 @@ from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.runtime import buffer as buffers
 from tracegrad.support.modes import state
+from tracegrad.support.tuning import tuning
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER = REGISTRY["placeholder"]
@@ -332,9 +333,6 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
     return None if array is None else np.array(array, node.dtype, order="C")
 
 
-FEW, EARLY = 64, 60_000.0       # operations that are computed early, at most, and the nanoseconds that NumPy takes for them
-
-
 def computed_early(node: Node, device: Device) -> bool:
     """Whether NumPy has the value of a node: if need be it is computed now, if few operations make it of what NumPy holds, and take little.
 
@@ -342,17 +340,17 @@ def computed_early(node: Node, device: Device) -> bool:
     """
     if node.constant:                                                   # others have it, too: it gets no value
         return False
-    seen, stack = set[Node](), [node]
+    seen, stack, limits = set[Node](), [node], tuning()
     while stack:
         n = resolve(stack.pop())
         if n in seen or type(n.value) is buffers.HostBuffer:
             continue
-        if n.value is not None or n.needs_grad or len(seen) == FEW or not n.fn.registered or not (
+        if n.value is not None or n.needs_grad or len(seen) == limits.early_operations or not n.fn.registered or not (
                 n.operands or n.constant or n.fn.name == "offset"):
             return False
         seen.add(n)
         stack += n.operands
-    if sum(map(numpy_time, seen)) > EARLY:
+    if sum(map(numpy_time, seen)) > limits.early_time:
         return False
     try:
         if seen:

@@ -249,6 +249,7 @@ def as_node(value: Any, name: str = "") -> Node:
     raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type_name(value)}; use tg.tensor(...) for arrays and lists")
 
 
+_ANYWHERE = 65504               # no float dtype overflows up to it
 _consts = Cache("constants", 1000)               # by value and dtype, Entries: a short way to nodes that are alive
 NOWHERE = Location("", 0, "")
 _uid = [0]
@@ -266,11 +267,7 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     entry = _consts[key] if state.leaves is None else None
     node = None if entry is None else entry()
     if node is None:
-        try:
-            with np.errstate(over="ignore"):
-                exact = dtype.type(value)
-        except OverflowError:
-            raise DTypeError(f"the number {value} does not fit {dtype}; give a float") from None
+        exact = _exact(value, dtype)
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak})
         # Not a zero of floats, which may be -0.0, as may a part of a complex one.
@@ -293,6 +290,26 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
     """The number `value`, an argument of the function `name`, as a constant of `dtype`; DTypeError if it is none or does not fit."""
     if isinstance(value, Node) and not value.shape:     # a run-time number of a trace
         return cast(value, dtype)
+    value = _number(name, value, dtype)
+    try:
+        return const(value, dtype, weak)
+    except DTypeError as error:
+        error.called(name)
+        raise
+
+
+def exact_number(name: str, value: Any, dtype: DType) -> Any:
+    """The same as a number of NumPy's, where no node is to be made."""
+    value = _number(name, value, dtype)
+    try:
+        return _exact(value, dtype)
+    except DTypeError as error:
+        error.called(name)
+        raise
+
+
+def _number(name: str, value: Any, dtype: DType) -> Any:
+    """The argument `value` of the function `name` as a Python number; DTypeError if it is none, or does not fit the dtype's kind."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, PYTHON_SCALARS):
@@ -302,11 +319,18 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
             raise DTypeError(f"{name}: the complex number {value} does not fit {dtype}; cast the tensor first, as x.to(tg.complex64)")
     elif dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
         raise DTypeError(f"{name}: the number {value} does not fit {dtype}; cast to a wider dtype")
+    return value
+
+
+def _exact(value: Any, dtype: DType) -> Any:
+    """A Python number in a dtype: rounded, or infinite where it is too large for a float. DTypeError where it cannot be."""
     try:
-        return const(value, dtype, weak)
-    except DTypeError as error:
-        error.called(name)
-        raise
+        if abs(value) <= _ANYWHERE:
+            return dtype.type(value)
+        with np.errstate(over="ignore"):
+            return dtype.type(value)
+    except OverflowError:
+        raise DTypeError(f"the number {value} does not fit {dtype}; give a float") from None
 
 
 def _known(test: Any) -> bool | None:

@@ -25,6 +25,7 @@ SPREAD = 1 << 12        # bytes from which on an array is dropped after its last
 _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _CONCAT, _SLICE = REGISTRY["concat"], REGISTRY["slice"]
+_SAME = frozenset(REGISTRY[name] for name in ("copy", "detach", "materialize"))        # whose result is the operand, as it is
 _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
@@ -45,6 +46,7 @@ class Writer:
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
         self.flat: dict[int, int] = {}                  # of rows: the place of what has the same elements
+        self.same: dict[int, int] = {}                  # of what hands its operand on: the place of that
         self.steps = self._needed([self._direct(step) for step in routine.steps])
         lines = self._lines()
         self.function: Callable[..., list[Any]] = written(self.parameters, lines, self.names, keep=len(lines) <= LINES)
@@ -56,11 +58,14 @@ class Writer:
         return self.routine.avals[place].shape if place < self.routine.size else None
 
     def _direct(self, step: Step) -> Step:
-        """The step, with what is broadcast in the place of broadcasts that numpy makes by itself."""
+        """The step, with what is broadcast in the place of broadcasts that numpy makes by itself, and what is handed on where it stands."""
+        step = step._replace(operands=tuple([self.same.get(o, o) for o in step.operands])) if self.same else step
         fn, shape, source = step.node.fn, step.node.aval.shape, self._shape(step.operands[0])
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
+        if fn in _SAME and step.place not in self.routine.targets:
+            self.same[step.place] = step.operands[0]
         if len(shape) == 1 and fn is _RESHAPE:
             self.flat[step.place] = step.operands[0]
         if len(shape) == 1 and fn is _CONCAT:

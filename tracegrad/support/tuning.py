@@ -174,6 +174,11 @@ class Tuning(NamedTuple):
                                        # launches of more cost nothing beside it, and take whatever core is free,
     parted_iterations: int = 1 << 24        # and the work of all iterations from which on that is worth waking the cores
 
+    # untraced work (execute/realize.py): what NumPy computes before anybody reads it, so that what is made of it is computed when called
+    early_operations: int = 64         # at most,
+    early_time: int = 60_000           # and the nanoseconds that NumPy takes for them,
+    early_uses: int = 12               # for the first so many uses of a call
+
 
 _DEFAULT = Tuning()
 _active: ContextVar[Tuning] = ContextVar("tuning")

@@ -27,7 +27,7 @@ from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
@@ -60,8 +60,8 @@ def _forward(key: Any) -> tuple[Any, ...] | None:
     return items if dots else (*items, ...)
 
 
-def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
-    """A key with lists, arrays and tensors of integers or bools as NumPy takes it, and whether the part is a tensor of its own: of arrays.
+def _chosen(x: Tensor, key: Any) -> tuple[Any, ...] | None:
+    """A key with lists, arrays and tensors of integers or bools as NumPy takes it. (Where arrays are left the part is a tensor of its own.)
 
     None where NumPy means something else (integers, or several arrays and '...'), or does not hold a tensor.
     """
@@ -90,7 +90,7 @@ def _chosen(x: Tensor, key: Any) -> tuple[tuple[Any, ...], bool] | None:
     basic = _forward(tuple([k for k in items if not isinstance(k, np.ndarray)]))
     if basic is None or (arrays and integers) or (arrays > 1 and any(k is Ellipsis for k in items)):
         return None
-    return (tuple(items), True) if arrays else (basic, False)
+    return tuple(items) if arrays else basic
 
 
 def _place(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
@@ -117,14 +117,14 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     """Decorator of `Tensor.__getitem__`."""
     @wraps(at_length)
     def __getitem__(self: Tensor, key: Any) -> Any:
-        if not (state.plain and config.eager and config.recall):
+        if self._n.needs_grad or (unusual[0] and not state.plain) or not (config.eager and config.recall):
             return at_length(self, key)
         items = _forward(key)
         if items is None:
-            if (found := _chosen(self, key)) is None:
+            items = _chosen(self, key)
+            if items is None:
                 return at_length(self, key)
-            items, picked = found
-            if picked:
+            if any(isinstance(k, np.ndarray) for k in items):
                 part = _picked(self, items)
                 return at_length(self, key) if part is None else part
         held = self._held()
@@ -187,9 +187,9 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
     """x[key] = value, where NumPy holds all of it; False where nothing was done."""
     items, given = _forward(key), value
     if items is None:
-        if (found := _chosen(x, key)) is None:
+        items = _chosen(x, key)
+        if items is None:
             return False
-        items, _ = found
         arrays = [k for k in items if isinstance(k, np.ndarray)]
         select = len(arrays) == 1 and arrays[0].dtype.kind == "b" and not isinstance(value, Tensor)
         if arrays and not select and _place(items, x.ndim)[0]:          # composed, it lies otherwise in memory

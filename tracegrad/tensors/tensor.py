@@ -103,6 +103,10 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     def _recalled(self, call: CachedCall, nodes: Sequence[Node]) -> Any:
         """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
         device, result = self._device, call.result
+        if call.prepared is False:                      # always deferred
+            call.uses += 1
+            values = call.make(nodes)
+            return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
         found = arrays_of(call, nodes, device)
         if found is not None and (leaf := call.prepared.leaf) is not None:
             _, aval, attrs = leaf

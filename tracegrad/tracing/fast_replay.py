@@ -8,31 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Aval
 from tracegrad.support.cache import written
-from tracegrad.tensors.tensor import Tensor, holding
+from tracegrad.tensors.tensor import Tensor, from_array, holding
 from tracegrad.tracing.guards import GuardSet
 
 MOST = 256              # arguments and results; the text is six lines for each
+
+
+def with_tensors(leaves: Sequence[Any]) -> Sequence[Any]:
+    """The leaves of a call's arguments, with tensors for arrays."""
+    return tuple([from_array(x, copy=None) if isinstance(x, np.ndarray) else x for x in leaves])
 
 
 def fast_replay(arguments: Sequence[tuple[type, Any]], results: Sequence[tuple[Any, Aval, dict[str, Any]]], plain: str,
                 guard_set: GuardSet, program: Program) -> Callable[[Sequence[Any]], Any]:
     """A function of a call's arguments, in a tuple, that gives what the call returns, or None where a longer way is needed.
 
-    That is unless they are what `arguments` says, tensors without gradients or hooks, with values, none of them twice or a view; and where
-    something that is reached is no longer what it was. arguments: the type of each, with a tensor's device and aval, or with the value of
-    what is static (a float is whatever it is). results: what each is made with. plain: "tensor" or "tuple".
+    That is unless they are what `arguments` says, arrays or tensors without gradients or hooks, with values, none of them twice or a view;
+    and where something that is reached is no longer what it was. arguments: the type of each, with a tensor's device and aval, or with the
+    value of what is static (a float is whatever it is). results: what each is made with. plain: "tensor" or "tuple".
     """
     run = program.executable.run if program.executable is not None and program.buffers_only else program
-    names: dict[str, Any] = {"Tensor": Tensor, "holding": holding, "run": run}
+    names: dict[str, Any] = {"Tensor": Tensor, "ndarray": np.ndarray, "from_array": from_array, "holding": holding, "run": run}
     lines = [f"if len(args) != {len(arguments)}:", " return None", f"{''.join(f'a{i}, ' for i in range(len(arguments)))} = args"]
     given, tensors = [], []
     for i, (kind, what) in enumerate(arguments):
         if kind is Tensor:
             names |= {f"on{i}": what[0], f"aval{i}": what[1]}
-            lines += [f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not on{i}:", " return None",
+            lines += [f"if type(a{i}) is ndarray:", f" a{i} = from_array(a{i}, copy=None)",
+                      f"if type(a{i}) is not Tensor or a{i}._base is not None or a{i}._hooks or a{i}._device is not on{i}:", " return None",
                       f"node = a{i}._n", f"v{i} = node.value",
                       f"if v{i} is None or node.aval is not aval{i} or node.needs_grad:", " return None"]
             given.append(f"v{i}")

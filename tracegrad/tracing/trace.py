@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
 import optree
 
 from tracegrad.config import config
@@ -28,7 +27,8 @@ from tracegrad.inspection.report import Kernels, explain, kernels
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.modes import every_module, float32_matmul, state, without_collection
 from tracegrad.tensors.attributes import base_of
-from tracegrad.tensors.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.fast_replay import with_tensors
 from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
 from tracegrad.tracing.reachable_names import tensor_names
 from tracegrad.tracing.recording import Recording, path_of
@@ -98,13 +98,12 @@ class Traced:
         """The replay for a call, recorded if there is none, and the call's argument leaves."""
         flat: Any
         treedef: Any
+        args = with_tensors(args)
         tree: Any = args, kwargs
         if kwargs or not _FLAT.issuperset(map(type, args)):
             flat, structure = optree.tree_flatten(tree, none_is_leaf=True, namespace=ORDERED)
             treedef = (structure, *structure.paths())  # the paths tell dicts of different order apart
-            for i, leaf in enumerate(flat):
-                if isinstance(leaf, np.ndarray):
-                    flat[i] = from_array(leaf, copy=None)
+            flat = with_tensors(flat)
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]

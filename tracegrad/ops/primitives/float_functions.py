@@ -195,6 +195,7 @@ class Rsqrt(Analytic):
             return np.reciprocal(np.sqrt(x.astype(np.float32))).astype(x.dtype)
         return np.reciprocal(np.sqrt(x)) if dtype_kind(x.dtype) == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
 
+    def numpy_function(self, operands): return _rsqrt, ()
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
     def pair(self, x): return complex_parts.reciprocal(complex_parts.sqrt(x))
@@ -293,6 +294,11 @@ class Tanh(Analytic):
     numpy = staticmethod(np.tanh)
     def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
     def opencl(self, x): return f"tanh({x})"
+
+
+def _rsqrt(x: Any, out: Any = None) -> Any:
+    """1 / sqrt(x), of float32 or float64."""
+    return np.reciprocal(np.sqrt(x, out=out), out=out)
 
 
 def _sigmoid(x: Any, one: Any, out: Any = None) -> Any:

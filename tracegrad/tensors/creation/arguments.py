@@ -79,6 +79,9 @@ def shape_of(call: str, size: Sequence[Any]) -> Shape:
         size = size[0]
     out = []
     for n in size:
+        if n.__class__ is int and n >= 0:
+            out.append(n)
+            continue
         n = index(n) if isinstance(n, Tensor) else n                        # an integer of one element, as in torch
         number = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
         if not number or n < 0:

@@ -13,7 +13,7 @@ from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import made_eagerly
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import PUBLIC, public
-from tracegrad.graph.primitive import cast, iota, scalar
+from tracegrad.graph.primitive import cast, exact_number, iota, scalar
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.runtime.buffer import HostBuffer
@@ -59,7 +59,7 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
     if not made_eagerly(where, aval):
         return new_tensor(expand(scalar(call, value, found), aval.shape), device, requires_grad)
     nothing = value.__class__ is int and not value
-    array = np.zeros(aval.shape, found) if nothing else np.full(aval.shape, scalar(call, value, found).attrs["value"], found)
+    array = np.zeros(aval.shape, found) if nothing else np.full(aval.shape, exact_number(call, value, found), found)
     out = holding(where, aval, {"aval": aval, "range": (int(value), int(value))} if found.kind in "iu" else {"aval": aval},
                   HostBuffer(where, array))
     return out.requires_grad_() if requires_grad else out

@@ -33,6 +33,7 @@ from tracegrad.tensors.dlpack import exported
 from tracegrad.tensors.parts.handle import Handle
 
 _DETACH = REGISTRY["detach"]
+COPIED = 1 << 14        # bytes up to which a copy of a kernel's result takes less than to share its memory: 1.2 us and 3.6
 PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py
 
 
@@ -128,11 +129,11 @@ class Conversion(Handle):
             return array.item()
         if self.numel() != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
-        return self._value("item()").reshape(-1)[0].item()
+        return self._value("item()").item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
-        return self._value("tolist()", shared=True).tolist()
+        return self._value("tolist()", shared=self._n.aval.nbytes > COPIED).tolist()
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
