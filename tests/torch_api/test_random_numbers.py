@@ -52,6 +52,40 @@ draw("distributions", lambda: (D.Normal(0.0, 1.0).sample((20,)), D.Uniform(0.0, 
 """, 1e-7)
 
 
+def test_few_doubles_have_torchs_bits():
+    """Numbers that are drawn in pairs, by the C library's functions: those of vectors round otherwise."""
+    beside_torch(DRAWS + """
+draw("doubles", lambda: torch.stack([torch.randn(5, dtype=torch.float64) for _ in range(100)]))
+""")
+
+
+def test_normal_numbers_that_are_made_ahead_have_torchs_bits():
+    """Draws in a row, then others; the state between them is saved, copied and set."""
+    beside_torch(DRAWS + """
+def rows():
+    found = []
+    for count in (16, 64, 256, 1024, 2048):
+        for others in (lambda: torch.rand(3), lambda: torch.randn(5), lambda: torch.randperm(7), lambda: torch.randn(20),
+                       lambda: torch.randn(32, dtype=torch.bfloat16).float(), torch.get_rng_state, lambda: torch.empty(48).normal_(3, 2)):
+            found += [torch.randn(count) for _ in range(5)] + [others(), torch.randn(48)]
+    return found
+draw("rows", rows)
+
+def states():
+    found = [torch.randn(4, 16) for _ in range(7)]
+    now = torch.get_rng_state()
+    found += [torch.randn(4, 16) for _ in range(3)]
+    with torch.random.fork_rng():
+        found += [torch.randn(64), torch.rand(2)]
+    found += [torch.randn(64)]
+    torch.set_rng_state(now)
+    found += [torch.randn(64) for _ in range(9)]
+    torch.manual_seed(3)
+    return found + [torch.randn(64), now]
+draw("states", states)
+""")
+
+
 def test_draws_of_as_many_words_as_it_takes_are_torchs():
     """Rejection methods: the numbers, and where the stream is afterwards. Their gradients are torch's, too."""
     beside_torch(DRAWS + """
