@@ -24,6 +24,7 @@ from tracegrad.ops.arrays.pointwise import where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
+from tracegrad.support.blas import silent
 from tracegrad.support.modes import state
 from tracegrad.support.philox import FEW
 from tracegrad.tensors.attributes import memory_order
@@ -309,9 +310,11 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     n, k = input.shape[-1], integer("multinomial", "num_samples", num_samples)
     if k < 1 or (k > n and not replacement):
         raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
+    host = random_state.torchs(0)
+    if host is not None and (found := _torchs_choices(host, input, k, replacement)) is not None:
+        return found
     p = input.detach().to(dtype=dtypes.float32) if dtypes.is_half(input.dtype) else input.detach()
     valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
-    host = random_state.torchs(0)
     if replacement and k > 1 and host is not None:
         found = from_own(host.choices(p.numpy(), k), input.device)
     elif replacement and host is None:
@@ -322,6 +325,24 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     else:
         found = (p / draw_exponential(p)).topk(k, -1)[1]
     return _choices(where(valid, found, -1), n, 1 if replacement else k)  # type: ignore[no-any-return]
+
+
+def _torchs_choices(host: Any, input: Tensor, k: int, replacement: bool) -> Tensor | None:
+    """What `multinomial` draws by torch's generator of probabilities that NumPy holds, in few steps; None, and nothing drawn, of others."""
+    p = input.detach()._held() if state.plain and config.eager and config.recall else None
+    if p is None or p.dtype.char not in "fd":
+        return None
+    few = (p > 0).sum(-1) < (1 if replacement else k)
+    if few.any() or not ((p >= 0) & (p < float("inf"))).all():          # an error of whoever looks at it
+        return None
+    if replacement and k > 1:
+        found = host.choices(p, k)
+    else:
+        random_state.advance(p.size)
+        found = silent.call(np.divide, p, host.exponential(p.shape).astype(p.dtype))
+        found = REGISTRY["topk"].numpy(found, k=k, descending=True)
+    aval = Aval(found.shape, dtypes.int64)
+    return holding(input.device, aval, {"aval": aval, "range": (0, p.shape[-1] - 1)} if p.shape[-1] > 1 else {"aval": aval}, None, found)
 
 
 @on_nodes
