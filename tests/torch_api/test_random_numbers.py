@@ -86,6 +86,38 @@ draw("states", states)
 """)
 
 
+def test_choices_of_what_numpy_holds_and_of_what_it_does_not_are_torchs():
+    """Views, what has a history, halves and doubles; what is invalid is refused, and draws nothing."""
+    beside_torch(DRAWS + """
+w = torch.tensor([[0.1, 0.2, 0.7, 0.0], [1.0, 1.0, 1.0, 5.0]])
+p = w.clone().requires_grad_()
+forms = dict(plain=lambda: w, double=lambda: w.double(), leaf=lambda: p, part=lambda: torch.cat([w, -w], 1)[:, :4], row=lambda: w[1],
+             of_history=lambda: (p * 2).abs(), softmax=lambda: torch.softmax(p * 0.5, -1), moved=lambda: w.t().contiguous().t(),
+             expanded=lambda: w[1].expand(3, 4), none=lambda: w[:0])
+for name, make in forms.items():
+    for k, replacement in ((1, True), (1, False), (2, False), (3, True)):
+        def several():
+            found = []
+            for _ in range(4):
+                drawn = torch.multinomial(make(), k, replacement=replacement)
+                found += [drawn, w[0][drawn], torch.zeros(4).index_add(0, drawn.reshape(-1), torch.ones(drawn.numel()))]
+            return found
+        draw(f"{name} {k} {replacement}", several)
+draw("exponential", lambda: [torch.ones(3, 7).t().exponential_(2.0), torch.ones(2, 3, 4).permute(2, 0, 1).exponential_(),
+                             torch.ones(6, 6)[::2].exponential_()])
+def invalid():
+    found = []
+    for bad in ([[0.0, 0.0]], [[-1.0, 2.0]], [[float("nan"), 1.0]], [[float("inf"), 1.0]], [[1.0, 1.0], [0.0, 0.0]]):
+        try:
+            found.append((torch.multinomial(torch.tensor(bad), 1) * 0).tolist())
+        except RuntimeError:
+            found.append("refused")
+    return found
+say("invalid", invalid)
+say("graph", lambda: [torch.multinomial(p, 1).requires_grad, torch.multinomial(p, 1).dtype == torch.int64])
+""")
+
+
 def test_draws_of_as_many_words_as_it_takes_are_torchs():
     """Rejection methods: the numbers, and where the stream is afterwards. Their gradients are torch's, too."""
     beside_torch(DRAWS + """

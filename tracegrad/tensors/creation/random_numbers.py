@@ -339,7 +339,7 @@ def _torchs_choices(host: Any, input: Tensor, k: int, replacement: bool) -> Tens
         found = host.choices(p, k)
     else:
         random_state.advance(p.size)
-        found = silent.call(np.divide, p, host.exponential(p.shape).astype(p.dtype))
+        found = silent.call(np.divide, p, _exponential(host, input, 1.0).astype(p.dtype))
         found = REGISTRY["topk"].numpy(found, k=k, descending=True)
     aval = Aval(found.shape, dtypes.int64)
     return holding(input.device, aval, {"aval": aval, "range": (0, p.shape[-1] - 1)} if p.shape[-1] > 1 else {"aval": aval}, None, found)
@@ -352,11 +352,16 @@ def _choices(index: Any, n: int, positive: int) -> Any:
     return in_domain(index, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few} positive")
 
 
+def _exponential(host: Any, like: Tensor, lambd: float) -> Any:
+    """Exponential numbers of torch's stream, in the order in which the elements of `like` lie in memory."""
+    return random_bits.drawn_in_order(memory_order(like), like.shape, lambda shape: host.exponential(shape, lambd))
+
+
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)
     if host is not None:
-        return from_own(host.exponential(x.shape, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
+        return from_own(_exponential(host, x, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
     u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)
     least = float(dtypes.finfo(u.dtype).eps) / 2                    # never 0, as in torch: logarithms are taken of these
     return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]
