@@ -16,7 +16,7 @@ from tracegrad.ops.arguments import sizes_of
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.blas import silent
-from tracegrad.support.modes import no_grad, state
+from tracegrad.support.modes import no_grad, state, unusual
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
@@ -51,21 +51,20 @@ _REARRANGED = frozenset(("expand", "permute", "reshape"))      # movements that 
 
 def _elements(value: Tensor) -> Any:
     """A NumPy array of all elements of `value`, in some order and number; None where NumPy does not hold them."""
-    if not (state.plain and config.eager and config.recall) or not value.numel():
-        return None
     node = resolve(value._node())
+    if (unusual[0] and not state.plain) or not (config.eager and config.recall) or not node.aval.size:
+        return None
     while node.value is None and node.fn.name in _REARRANGED and type(node) is not LazyNode:
         node = resolve(node.operands[0])
     held = node.value
-    return held.array if type(held) is HostBuffer and not held.deferred_checks else None
+    return held.array if type(held) is HostBuffer and not held.deferred_checks and node.aval.dtype.char in "fdil" else None
 
 
 def satisfied(constraint: Constraint, value: Tensor) -> bool:
     """Whether all of value satisfies the constraint. What NumPy holds it is asked for: a distribution is often made anew at each step."""
-    single = elementwise(constraint) if value.ndim >= constraint.event_dim else None
-    array = None if single is None or value._n.aval.dtype.char not in "fdil" else _elements(value)
-    if array is not None:
-        return bool(silent.call(single.check, array).all())  # type: ignore[union-attr]
+    array = _elements(value)
+    if array is not None and value.ndim >= constraint.event_dim and (single := elementwise(constraint)) is not None:
+        return bool(silent.call(single.check, array).all())
     with no_grad():
         return bool(constraint.check(value).all())
 

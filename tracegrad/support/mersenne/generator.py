@@ -33,9 +33,10 @@ class Mersenne:
         self._words = np.random.MT19937()
         self._words._legacy_seeding(seed & 0xFFFFFFFF)
         self._normal: float | None = None                       # normal numbers are made in pairs: the one that was not asked for yet
-        self._ready: Array | None = None                        # see `_blocks`: what was made ahead, how many of these are handed out, the
-        self._taken, self._before = 0, None                     # state before them, and how many numbers were drawn in a row
-        self._row = 0
+        # See `_blocks`: what was made ahead, how many of these are handed out, the state before them, how many were drawn in a row.
+        self._ready: Array | None = None
+        self._before: Any = None
+        self._taken = self._row = 0
 
     def raw(self, count: int) -> Array:
         """`count` words of 32 bits, as uint64."""
@@ -56,7 +57,7 @@ class Mersenne:
     def double(self) -> float:
         """One of `doubles`. (Python's integers are faster than an array of one.)"""
         high, low = self.raw(2).tolist()
-        return ((high << 32 | low) & (1 << 53) - 1) * 2.0**-53
+        return float(((high << 32 | low) & (1 << 53) - 1) * 2.0**-53)
 
     def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
         """Uniform in [low, high)."""
