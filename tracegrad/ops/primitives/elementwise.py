@@ -110,9 +110,7 @@ class Mul(Elementwise):
     operator = ("*", 7)
     wraps, mixes, single, scalar_polymorphic = True, True, True, True
     numpy = staticmethod(np.multiply)
-    def vjp(self, ct, y, a, b):                              # nobody asks for a constant's
-        return None if a.constant else ct * b, None if b.constant else ct * a
-
+    def vjp(self, ct, y, a, b): return None if a.constant else ct * b, None if b.constant else ct * a   # (nobody asks for a constant's)
     def pair(self, a, b): return complex_parts.mul(a, b)
     def opencl(self, a, b): return f"({a} * {b})"
 
