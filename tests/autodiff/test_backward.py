@@ -468,3 +468,17 @@ def test_anomalies_are_found(run, device):
         loss(x).backward()
         with tg.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="the gradient of sqrt"):
             loss(x).backward()
+
+
+def test_nothing_is_made_for_a_constant_operand():
+    """The gradients of a constant factor, divisor and exponent, which nobody asks for: of an exponent that would be nine operations."""
+    x = f64(2.0, 3.0)
+    for y, place, wanted in ((x**4, 1, 4 * x**3), (x * 3.0, 1, x * 0 + 3), (3.0 * x, 0, x * 0 + 3), (x / 3.0, 1, x * 0 + 1 / 3)):
+        node = y._node()
+        parts = node.fn.vjp(node, node, *node.operands)
+        assert [part is None for part in parts] == [place == 0, place == 1]
+        close(tg.autograd.grad(y.sum(), x)[0], wanted.detach().numpy())
+    base, exponent = f64(2.0, 0.0), f64(3.0, 2.0)
+    gx, ge = tg.autograd.grad((base**exponent * exponent / base.clamp(min=1.0)).sum(), [base, exponent])
+    close(gx, [3 * 4 * 3 / 2 - 8 * 3 / 4, 0.0])
+    close(ge, [(8 * np.log(2.0) * 3 + 8) / 2, 0.0])

@@ -322,6 +322,45 @@ def test_what_is_written_to_a_parameters_data_is_the_parameters(monkeypatch):
         w[1:].mul_(2.0)
 
 
+def test_what_detach_gives_of_a_leaf_is_its_value():
+    """No node stands between them, and neither is seen to be the other: histories, writes, versions, transforms, traces."""
+    w = tg.tensor(given(3, 4), requires_grad=True)
+    d = w.detach()
+    assert d._n is w._n.operands[0]
+    before, was = (w * d).sum(), w.detach().clone().numpy()
+    before.backward()
+    np.testing.assert_array_equal(w.grad.numpy(), was)                 # not twice that
+    d.mul_(2.0)
+    np.testing.assert_array_equal(w.detach().numpy(), 2 * was)
+    with tg.no_grad():
+        w.add_(1.0)
+    np.testing.assert_array_equal(d.numpy(), 2 * was + 1)
+    assert (d._version, d.requires_grad, w.requires_grad, d.is_leaf, w.is_leaf) == (w._version, False, True, True, True)
+    own = w.detach().requires_grad_()
+    own_grad, grad = tg.autograd.grad((own * w * w).sum(), [own, w])
+    now = w.detach().numpy()
+    np.testing.assert_array_equal(own_grad.numpy(), now * now)
+    np.testing.assert_array_equal(grad.numpy(), now * now + now * now)
+    seen = []
+    w.register_hook(seen.append)
+    (w.detach() * own).sum().backward()
+    assert not seen
+    assert w.grad.tolist() == was.tolist()
+    other = tg.ones(3, 4)
+    other.copy_(w.detach())
+    other.zero_()
+    np.testing.assert_array_equal(w.detach().numpy(), now)
+    with pytest.raises(tg.AutogradError):
+        w.detach().mean().backward()
+    assert tg.grad(lambda x: (x.detach() * x).sum())(w.detach()).tolist() == now.tolist()
+    assert tg.vmap(lambda x: (x.detach() * w.detach()[0]).sum())(w.detach()).tolist() == tg.tensor(now @ now[0]).tolist()
+    traced = tg.trace(lambda x: (x.detach() * x).sum() + w.detach().sum())
+    for _ in range(3):
+        with tg.no_grad():
+            w.mul_(0.5)
+        np.testing.assert_allclose(traced(w).item(), (w.numpy(force=True)**2).sum() + w.numpy(force=True).sum(), rtol=1e-5)
+
+
 CHOSEN = [[2, 0, -1], np.array([3, 3]), (slice(1, 6), [0, 2]), (None, slice(None), np.array([[0, 1], [2, 3]])), ([0, 1], [2, 3]),
           ([1, 2], slice(2, 9), [0, 1]), (..., [5, 1]), "mask", "rows", "places", "ends", "place", ("rows", slice(1, 3)),
           (slice(None), "four")]

@@ -52,6 +52,72 @@ draw("distributions", lambda: (D.Normal(0.0, 1.0).sample((20,)), D.Uniform(0.0, 
 """, 1e-7)
 
 
+def test_few_doubles_have_torchs_bits():
+    """Numbers that are drawn in pairs, by the C library's functions: those of vectors round otherwise."""
+    beside_torch(DRAWS + """
+draw("doubles", lambda: torch.stack([torch.randn(5, dtype=torch.float64) for _ in range(100)]))
+""")
+
+
+def test_normal_numbers_that_are_made_ahead_have_torchs_bits():
+    """Draws in a row, then others; the state between them is saved, copied and set."""
+    beside_torch(DRAWS + """
+def rows():
+    found = []
+    for count in (16, 64, 256, 1024, 2048):
+        for others in (lambda: torch.rand(3), lambda: torch.randn(5), lambda: torch.randperm(7), lambda: torch.randn(20),
+                       lambda: torch.randn(32, dtype=torch.bfloat16).float(), torch.get_rng_state, lambda: torch.empty(48).normal_(3, 2)):
+            found += [torch.randn(count) for _ in range(5)] + [others(), torch.randn(48)]
+    return found
+draw("rows", rows)
+
+def states():
+    found = [torch.randn(4, 16) for _ in range(7)]
+    now = torch.get_rng_state()
+    found += [torch.randn(4, 16) for _ in range(3)]
+    with torch.random.fork_rng():
+        found += [torch.randn(64), torch.rand(2)]
+    found += [torch.randn(64)]
+    torch.set_rng_state(now)
+    found += [torch.randn(64) for _ in range(9)]
+    torch.manual_seed(3)
+    return found + [torch.randn(64), now]
+draw("states", states)
+""")
+
+
+def test_choices_of_what_numpy_holds_and_of_what_it_does_not_are_torchs():
+    """Views, what has a history, halves and doubles; what is invalid is refused, and draws nothing."""
+    beside_torch(DRAWS + """
+w = torch.tensor([[0.1, 0.2, 0.7, 0.0], [1.0, 1.0, 1.0, 5.0]])
+p = w.clone().requires_grad_()
+forms = dict(plain=lambda: w, double=lambda: w.double(), leaf=lambda: p, part=lambda: torch.cat([w, -w], 1)[:, :4], row=lambda: w[1],
+             of_history=lambda: (p * 2).abs(), softmax=lambda: torch.softmax(p * 0.5, -1), moved=lambda: w.t().contiguous().t(),
+             expanded=lambda: w[1].expand(3, 4), none=lambda: w[:0])
+for name, make in forms.items():
+    for k, replacement in ((1, True), (1, False), (2, False), (3, True)):
+        def several():
+            found = []
+            for _ in range(4):
+                drawn = torch.multinomial(make(), k, replacement=replacement)
+                found += [drawn, w[0][drawn], torch.zeros(4).index_add(0, drawn.reshape(-1), torch.ones(drawn.numel()))]
+            return found
+        draw(f"{name} {k} {replacement}", several)
+draw("exponential", lambda: [torch.ones(3, 7).t().exponential_(2.0), torch.ones(2, 3, 4).permute(2, 0, 1).exponential_(),
+                             torch.ones(6, 6)[::2].exponential_()])
+def invalid():
+    found = []
+    for bad in ([[0.0, 0.0]], [[-1.0, 2.0]], [[float("nan"), 1.0]], [[float("inf"), 1.0]], [[1.0, 1.0], [0.0, 0.0]]):
+        try:
+            found.append((torch.multinomial(torch.tensor(bad), 1) * 0).tolist())
+        except RuntimeError:
+            found.append("refused")
+    return found
+say("invalid", invalid)
+say("graph", lambda: [torch.multinomial(p, 1).requires_grad, torch.multinomial(p, 1).dtype == torch.int64])
+""")
+
+
 def test_draws_of_as_many_words_as_it_takes_are_torchs():
     """Rejection methods: the numbers, and where the stream is afterwards. Their gradients are torch's, too."""
     beside_torch(DRAWS + """

@@ -222,6 +222,14 @@ def of_dims(constraint: Constraint, event_dim: int) -> Constraint:
     return independent(constraint, more) if more > 0 else constraint
 
 
+def elementwise(constraint: Constraint) -> Constraint | None:
+    """What all numbers have to satisfy, each by itself, where a NumPy array may be asked as well as a tensor; None of other constraints."""
+    while type(constraint) is independent:
+        constraint = constraint.base_constraint
+    bounds = vars(constraint).get("_bounds", {})
+    return constraint if type(constraint) in _ELEMENTWISE and all(type(b) in (int, float) for b in bounds.values()) else None
+
+
 class cat(Constraint):
     """Along `dim`, one constraint for each piece, of `lengths` elements (default: 1 each)."""
 
@@ -294,6 +302,8 @@ def is_dependent(constraint: Any) -> bool:
     return isinstance(constraint, _Dependent)
 
 
+_ELEMENTWISE = frozenset((integer_interval, _integer_greater_than, interval, half_open_interval, greater_than, greater_than_eq, less_than,
+                          _Real, _Boolean))
 dependent = _Dependent()
 real: Constraint = _Real()
 positive: Constraint = greater_than(0.0)

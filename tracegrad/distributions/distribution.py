@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from tracegrad.distributions.constraints import Constraint, independent, is_dependent
+from tracegrad.config import config
+from tracegrad.distributions.constraints import Constraint, elementwise, independent, is_dependent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
+from tracegrad.graph.canonical import resolve
 from tracegrad.graph.families import broadcast_shapes
-from tracegrad.graph.ir import Size
+from tracegrad.graph.ir import LazyNode, Size
 from tracegrad.graph.operators import Named
 from tracegrad.ops.arguments import sizes_of
+from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
-from tracegrad.support.modes import no_grad, state
+from tracegrad.support.blas import silent
+from tracegrad.support.modes import no_grad, state, unusual
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.creation.random_numbers import rand
 from tracegrad.tensors.tensor import Tensor
@@ -40,6 +44,29 @@ def leading(sample_shape: Sequence[int] | int) -> tuple[int, ...]:
 def valued() -> bool:
     """Whether there are values to check: not in a trace, and not for the examples of a vmap."""
     return state.trace is None and not state.examples
+
+
+_REARRANGED = frozenset(("expand", "permute", "reshape"))      # movements that leave out no element
+
+
+def _elements(value: Tensor) -> Any:
+    """A NumPy array of all elements of `value`, in some order and number; None where NumPy does not hold them."""
+    node = resolve(value._node())
+    if (unusual[0] and not state.plain) or not (config.eager and config.recall) or not node.aval.size:
+        return None
+    while node.value is None and node.fn.name in _REARRANGED and type(node) is not LazyNode:
+        node = resolve(node.operands[0])
+    held = node.value
+    return held.array if type(held) is HostBuffer and not held.deferred_checks and node.aval.dtype.char in "fdil" else None
+
+
+def satisfied(constraint: Constraint, value: Tensor) -> bool:
+    """Whether all of value satisfies the constraint. What NumPy holds it is asked for: a distribution is often made anew at each step."""
+    array = _elements(value)
+    if array is not None and value.ndim >= constraint.event_dim and (single := elementwise(constraint)) is not None:
+        return bool(silent.call(single.check, array).all())
+    with no_grad():
+        return bool(constraint.check(value).all())
 
 
 class Distribution(Named):
@@ -73,10 +100,9 @@ class Distribution(Named):
         for name, constraint in self.arg_constraints.items():
             value = self._parameter(name)
             if isinstance(value, Tensor) and not is_dependent(constraint):
-                with no_grad():
-                    if not bool(constraint.check(value).all()):
-                        raise ArgumentError(f"{type(self).__name__}: parameter {name} {value.dtype}{list(value.shape)} has to satisfy "
-                                            f"{constraint}, found invalid values: {value}")
+                if not satisfied(constraint, value):
+                    raise ArgumentError(f"{type(self).__name__}: parameter {name} {value.dtype}{list(value.shape)} has to satisfy "
+                                        f"{constraint}, found invalid values: {value}")
 
     def _parameter(self, name: str) -> Any:
         """A parameter that was given; None for the other one of probs and logits."""
@@ -208,7 +234,7 @@ class Distribution(Named):
         if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
             raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
         broadcast_shapes(name, [value.shape, self._shape()])
-        if self._validate_args and valued() and not bool(self.support.check(value).all()):
+        if self._validate_args and valued() and not satisfied(self.support, value):
             raise ArgumentError(f"{name}: value has to be in the support, {self.support}, found invalid values: {value}")
         return value
 

@@ -37,6 +37,7 @@ from tracegrad.support.tuning import tuning
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _PLACEHOLDER = REGISTRY["placeholder"]
+_DATA = REGISTRY["data"]
 READS = 12   # reads of one history's values until these are computed when they are called: cached_calls.compute_when_called
 
 
@@ -185,6 +186,8 @@ def without_history(node: Node, device: Device) -> Node:
     if state.symbolic or state.hidden or state.pulling:         # others need the history; but iterations, say, may be cut off from it
         return bind(_DETACH, (node,), {})
     found, views = resolve(node), list[Node]()
+    if found.fn is _DATA and found.value is not None:            # a leaf's
+        return found
     while found.value is None and is_view(found):
         views.append(found)
         found = resolve(found.operands[0])

@@ -187,7 +187,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if rounded:
         operands = fn.prepare([cast(a, dtypes.float32) if isinstance(a, Node) and a.dtype == half else a for a in plain])
     if wrapper is None:
-        if plain and not any(isinstance(a, Node) for a in plain):
+        if plain and not isinstance(plain[0], Node) and not any(isinstance(a, Node) for a in plain):
             given = ", ".join(type(a).__name__ for a in plain)
             raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
         made = bind(fn, operands, attrs)

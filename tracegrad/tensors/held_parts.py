@@ -240,45 +240,51 @@ def _write_held(x: Tensor, key: tuple[Any, ...] | None, given: Any) -> bool:
 
     key: what means to NumPy what it means here; None: all of x.
     """
-    if not (state.usual and config.eager and config.recall):
+    if (unusual[0] and not state.usual) or not (config.eager and config.recall):
         return False
     path: list[Callable[[Any], Any]] = []
-    root, recorded = x, state.grad
+    root, detached = x, False
     while root._base is not None:                           # a part of a part ... of what has the memory
         if root._n.needs_grad:
             return False
-        steps, base, recorded = root._steps, root._base, recorded and not root._detached
+        steps, base, detached = root._steps, root._base, detached or root._detached
         if type(steps) is Subscript and root._layout == len(base._moved):
             path.append(itemgetter(steps.key))
-        else:
-            chain = root._chain
+        elif chain := root._chain:
             if any(fn.name not in _WRITTEN for fn, _ in chain):
                 return False
             path += [partial(fn.numpy, **attrs) for fn, attrs in reversed(chain)]
         root = base
-    node = root._n
-    if root._trace is not None or node.aval.nbytes > COPIED or (node.needs_grad and (recorded or not root._is_leaf())):
+    node, device = root._n, root._device
+    aval = node.aval
+    if root._trace is not None or aval.nbytes > COPIED or (node.needs_grad and not ((detached or not state.grad) and root._is_leaf())):
         return False
-    array = _array(node, root._device)
+    array = _array(node, device)
     if array is None or not array.flags.c_contiguous:
         return False
-    if isinstance(given, Node) and ((given := _array(given, x._device)) is None or not given.flags.c_contiguous):
-        return False                                        # (what is written elsewhere as it lies)
-    made = part = np.array(array)                           # also of what NumPy has made a scalar
-    try:
-        for step in reversed(path):
-            part = step(part)
-        if part is not made and part.base is not made:      # a reshape that moves elements
+    result = None
+    if isinstance(given, Node):
+        result = given = _array(given, device)
+        if result is None or not result.flags.c_contiguous:             # (what is written elsewhere as it lies)
             return False
-        part[... if key is None else key] = given
-    except (IndexError, ValueError, TypeError, OverflowError):
-        return False
+    if key is None and not path and result is not None:     # all of it: nobody writes that array
+        made = part = result
+    else:
+        made = part = np.array(array)                       # also of what NumPy has made a scalar
+        try:
+            for step in reversed(path):
+                part = step(part)
+            if part is not made and part.base is not made:  # a reshape that moves elements
+                return False
+            part[... if key is None else key] = given
+        except (IndexError, ValueError, TypeError, OverflowError):
+            return False
     eager_calls[0] += 1
-    value = HostBuffer(root._device, made)
-    root._set_node(renewed(node, value) if node.needs_grad else data(node.aval, value))
+    value = host_part(device, made)
+    root._set_node(renewed(node, value) if node.needs_grad else data(aval, value))
     root._versions += 1
     if x._base is root and key is None and not x._n.needs_grad:            # what was written is what the view shows
-        x._n = data(x._n.aval, host_part(x._device, part))
+        x._n = data(x._n.aval, host_part(device, part if result is None else result))
         x._source = weakref.ref(root._n), root._versions
     return True
 

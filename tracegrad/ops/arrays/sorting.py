@@ -37,9 +37,17 @@ class Argsort(Primitive):
     def interval(self, node, *operands): return 0, max(0, node.shape[-1] - 1)
 
     def numpy(self, x, *, descending):
-        if not descending:
-            return np.argsort(x, axis=-1, kind="stable")
-        return x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
+        return _sorting(x, descending, x.shape[-1])
+
+
+def _sorting(x: Any, descending: bool, k: int) -> Any:
+    """The first k indices of those that sort the last dimension of an array: stable, and descending stable from the other end."""
+    if not descending:
+        return x.argsort(-1, "stable")[..., :k]
+    if k == 1 and x.dtype.kind in "fiub":               # the first of the largest, or of the NaNs
+        return np.asarray(x.argmax(-1))[..., None]
+    n = x.shape[-1]
+    return n - 1 - x[..., ::-1].argsort(-1, "stable")[..., n - k:][..., ::-1]
 
 
 class Topk(Primitive):
@@ -52,7 +60,7 @@ class Topk(Primitive):
         return Aval((*x.shape[:-1], k), dtypes.int64)
 
     def interval(self, node, *operands): return (0, max(0, node.operands[0].shape[-1] - 1)) if operands else None
-    def numpy(self, x, *, k, descending): return REGISTRY["argsort"].numpy(x, descending=descending)[..., :k]
+    def numpy(self, x, *, k, descending): return _sorting(x, descending, k)
 
 
 SELECTED = 512      # up to so many are selected in one pass, from a heap in private memory

@@ -6,7 +6,8 @@ host, one word after the other, so everything else draws from Philox (`philox.py
 
 from __future__ import annotations
 
-from math import prod
+import threading
+from math import cos, log1p, pi, prod, sin, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ _WORDS = 624
 _SAVED = np.dtype([("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u8"), ("words", "u8", _WORDS), ("x", "f8"), ("y", "f8"),
                    ("rho", "f8"), ("valid", "i4"), ("pad", "i4"), ("sample", "f4"), ("sample_valid", "i4")])
 _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for an integer
+_FEW = 1 << 11                          # normal numbers that are made ahead at most
+_ahead = threading.RLock()
 
 
 class Mersenne:
@@ -30,10 +33,17 @@ class Mersenne:
         self._words = np.random.MT19937()
         self._words._legacy_seeding(seed & 0xFFFFFFFF)
         self._normal: float | None = None                       # normal numbers are made in pairs: the one that was not asked for yet
+        # See `_blocks`: what was made ahead, how many of these are handed out, the state before them, how many were drawn in a row.
+        self._ready: Array | None = None
+        self._before: Any = None
+        self._taken = self._row = 0
 
     def raw(self, count: int) -> Array:
         """`count` words of 32 bits, as uint64."""
-        return self._words.random_raw(count)
+        with _ahead:
+            if self._row:
+                self._settle()
+            return self._words.random_raw(count)
 
     def long(self, count: int) -> Array:
         """`count` words of 64 bits."""
@@ -45,8 +55,9 @@ class Mersenne:
         return (self.long(count) & np.uint64((1 << 53) - 1)) * 2.0**-53
 
     def double(self) -> float:
-        """One of `doubles`."""
-        return float(self.doubles(1)[0])
+        """One of `doubles`. (Python's integers are faster than an array of one.)"""
+        high, low = self.raw(2).tolist()
+        return float(((high << 32 | low) & (1 << 53) - 1) * 2.0**-53)
 
     def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
         """Uniform in [low, high)."""
@@ -67,16 +78,44 @@ class Mersenne:
         count = prod(shape)
         if count < 16:
             return np.array([self.one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
-        whole = count - count % 16
-        if dtypes.is_half(dtype):                               # those of 16 bits are rounded; their rest draws nothing
-            out = np.empty(count, np.float32)
-            out[:whole] = self.uniform((whole,), np.float32)
+        kind = np.dtype(np.float32 if dtypes.is_half(dtype) else dtype).type
+        rest = count % 16                                       # the last 16 are drawn anew
+        if not rest and count <= _FEW and kind is np.float32:
+            out = self._blocks(count)
         else:
-            out = self.uniform((count,), dtype)
-        out[:whole] = _box_muller(out[:whole], mean, std)
-        if whole < count:                                       # the last 16 are drawn anew
-            out[-16:] = _box_muller(self.uniform((16,), out.dtype), mean, std)
+            drawn = self.uniform(((count - rest if dtypes.is_half(dtype) else count) + (16 if rest else 0),), kind)
+            out = _box_muller(np.concatenate([drawn[:count - rest], drawn[-16:]]) if rest else drawn)
+            if rest:
+                out = np.concatenate([out[:count - 16], out[-16:]])
+        if kind is np.float32:
+            out = _fused(out, _single(std)[0], _single(mean)[0])
+        else:
+            out = out * kind(std) + kind(mean)
         return out.astype(dtype, copy=False).reshape(shape)
+
+    def _blocks(self, count: int) -> Array:
+        """`count` normal numbers of float32 with mean 0 and deviation 1, a multiple of 16.
+
+        Where such draws follow one another, as many numbers as those drew are made ahead: NumPy takes as long for few as for some.
+        """
+        with _ahead:
+            if self._ready is None or self._taken + count > len(self._ready):
+                row = self._row
+                self._settle()
+                ahead = max(min(row, _FEW) // count, 1) * count
+                self._before = self._words.state if ahead > count else None
+                self._ready, self._row = _box_muller(self.uniform((ahead,), np.float32)), row
+            self._taken += count
+            self._row += count
+            return self._ready[self._taken - count:self._taken]
+
+    def _settle(self) -> None:
+        """Forget what was made ahead: the next word is the one behind the numbers that were handed out."""
+        ready, self._ready, self._row = self._ready, None, 0
+        if ready is not None and self._taken < len(ready):
+            self._words.state = self._before
+            self._words.random_raw(self._taken, output=False)
+        self._taken = 0
 
     def truncated(self, shape: Shape, dtype: Any, mean: float, std: float, low: float, high: float) -> Array:
         """Normal numbers from low to high: all are drawn again until none lies outside."""
@@ -90,10 +129,10 @@ class Mersenne:
         """A normal number of float64: they are made in pairs."""
         found, self._normal = self._normal, None
         if found is None:
-            u, v = self.doubles(2)
-            radius, angle = np.sqrt(-2.0 * np.log1p(-v)), 2.0 * np.pi * u
-            found, self._normal = radius * np.cos(angle), radius * np.sin(angle)
-        return float(found)
+            u, v = self.double(), self.double()
+            radius, angle = sqrt(-2.0 * log1p(-v)), 2.0 * pi * u
+            found, self._normal = radius * cos(angle), radius * sin(angle)
+        return found
 
     def normals(self, count: int) -> Array:
         """Normal numbers of float64 one by one, as torch's log_normal_ and its gamma numbers take them."""
@@ -140,6 +179,8 @@ class Mersenne:
 
     def save(self) -> Array:
         """The state as torch writes it: 5056 bytes."""
+        with _ahead:
+            self._settle()
         now: Any = self._words.state["state"]
         out = np.zeros((), _SAVED)
         place = int(now["pos"])
@@ -154,72 +195,93 @@ class Mersenne:
         self.seed = int(found["seed"])
         self._words.state = {"bit_generator": "MT19937",
                              "state": {"key": found["words"].astype(np.uint32), "pos": _WORDS + 1 - int(found["left"])}}
+        self._ready, self._row, self._taken = None, 0, 0
         self._normal = float(found["y"]) if found["valid"] else None
 
 
-def _box_muller(uniform: Array, mean: float, std: float) -> Array:
-    """Normal numbers of uniform ones, a multiple of 16, each step in their own dtype."""
+def _box_muller(uniform: Array) -> Array:
+    """Normal numbers with mean 0 and deviation 1 of uniform ones, a multiple of 16, each step in their own dtype."""
     kind = uniform.dtype.type
     if kind is np.float32:
-        parts = [_box_muller32(uniform[at:at + _CHUNK].reshape(-1, 2, 8), mean, std) for at in range(0, len(uniform), _CHUNK)]
-        return np.concatenate(parts).reshape(-1)
+        parts = [_box_muller32(uniform[at:at + _CHUNK].reshape(-1, 2, 8)) for at in range(0, len(uniform), _CHUNK)]
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(-1)
     pairs = uniform.reshape(-1, 2, 8)
     radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
     angle = kind(2 * np.pi) * pairs[:, 1]
-    out = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
-    return (out * kind(std) + kind(mean)).reshape(-1)  # type: ignore[no-any-return]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
 
 
 # In float32 torch computes logarithm, sine and cosine by the polynomials of the Cephes library (S. Moshier), with fused multiply-adds. They
 # are computed the same way here, so that the bits are torch's.
 
 _CHUNK = 1 << 14                                        # numbers whose intermediate results stay in the cache
-_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1,
-        -2.4999993993e-1, 3.3333331174e-1)
-_SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
-_COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-_QUARTER_PI = (-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8)        # in three parts, negative
+
+
+def _single(*values: float) -> tuple[float, ...]:
+    """The values as float32 has them."""
+    return tuple(float(np.float32(v)) for v in values)
+
+
+_LOG = _single(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1,
+               -2.4999993993e-1, 3.3333331174e-1)
+_SIN = _single(-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COS = _single(2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+_SIN_COS = tuple(np.array(pair).reshape(2, 1, 1) for pair in zip(_SIN, _COS, strict=True))
+_QUARTER_PI = _single(-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8)        # in three parts, negative
 _HALF_ROOT = np.float32(0.7071067811865476)
 
 
 def _fused(a: Any, b: Any, c: Any) -> Array:
-    """a * b + c of float32, rounded once."""
-    found: Array = np.multiply(a, np.float32(b), dtype=np.float64) + np.asarray(c, np.float32)
+    """a * b + c of float32, rounded once. Python's numbers are of float32, too."""
+    found: Array = np.multiply(a, b, dtype=np.float64)
+    found += c
     return found.astype(np.float32)
 
 
-def _polynomial(x: Array, factors: tuple[float, ...]) -> Array:
-    y: Any = np.float32(factors[0])
+def _polynomial(x: Array, factors: Any) -> Array:
+    """That of float32, by Horner's rule: each step is rounded once. Factors with dimensions: a polynomial for each of the first one."""
+    wide, y = x.astype(np.float64), factors[0]
+    narrow = np.empty(np.broadcast_shapes(x.shape, np.shape(y)), np.float32)
+    found = np.empty(narrow.shape)
     for c in factors[1:]:
-        y = _fused(x, y, c)
-    return y  # type: ignore[no-any-return]
+        np.multiply(y, wide, found)
+        found += c
+        narrow[...] = found
+        found[...] = narrow
+        y = found
+    return narrow
 
 
 def _log(x: Array) -> Array:
     """The natural logarithm of float32 above 0."""
     x, exponent = np.frexp(x)
     low = x < _HALF_ROOT
-    e = (exponent - low).astype(np.float32)
-    x = x - np.float32(1) + np.where(low, x, np.float32(0))
+    e = np.subtract(exponent, low).astype(np.float32)
+    x = x * low + x - np.float32(1)                     # (exact)
     z = x * x
     y = _fused(_polynomial(x, _LOG) * x, z, e * np.float32(-2.12194440e-4))
     return _fused(e, 0.693359375, x + _fused(z, -0.5, y))
 
 
 def _sin_cos(x: Array) -> tuple[Array, Array]:
-    """Sine and cosine of float32 that is not negative."""
+    """Sine and cosine of float32 that is not negative, a matrix."""
     octant = ((x * np.float32(1.27323954473516)).astype(np.int32) + 1) & ~1
+    places = octant.astype(np.float64)
     for part in _QUARTER_PI:
-        x = _fused(octant.astype(np.float32), part, x)
+        x = _fused(places, part, x)
     z = x * x
-    cos = _fused(_polynomial(z, _COS) * z, z, z * np.float32(-0.5)) + np.float32(1)
-    sin = _fused(_polynomial(z, _SIN) * z, x, x)
+    sin, cos = _polynomial(z, _SIN_COS) * z
+    cos = _fused(cos, z, z * np.float32(-0.5)) + np.float32(1)
+    sin = _fused(sin, x, x)
     swapped = (octant & 2) != 0
     s, c = np.where(swapped, cos, sin), np.where(swapped, sin, cos)
-    return np.where((octant & 4) != 0, -s, s), np.where(((octant - 2) & 4) == 0, -c, c)
+    s.view(np.int32)[...] ^= (octant & 4) << 29          # the sign's bit
+    c.view(np.int32)[...] ^= ((octant + 2) & 4) << 29
+    return s, c
 
 
-def _box_muller32(pairs: Array, mean: float, std: float) -> Array:
+def _box_muller32(pairs: Array) -> Array:
+    """Normal numbers with mean 0 and deviation 1 of uniform ones, as an array (blocks, 2, 8)."""
     radius = np.sqrt(np.float32(-2) * _log(np.float32(1) - pairs[:, 0]))
     sin, cos = _sin_cos(np.float32(2 * np.pi) * pairs[:, 1])
-    return _fused(np.stack([radius * cos, radius * sin], 1), std, mean)
+    return np.stack([radius * cos, radius * sin], 1)

@@ -24,6 +24,7 @@ from tracegrad.ops.arrays.pointwise import where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
+from tracegrad.support.blas import silent
 from tracegrad.support.modes import state
 from tracegrad.support.philox import FEW
 from tracegrad.tensors.attributes import memory_order
@@ -309,9 +310,11 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     n, k = input.shape[-1], integer("multinomial", "num_samples", num_samples)
     if k < 1 or (k > n and not replacement):
         raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
+    host = random_state.torchs(0)
+    if host is not None and (found := _torchs_choices(host, input, k, replacement)) is not None:
+        return found
     p = input.detach().to(dtype=dtypes.float32) if dtypes.is_half(input.dtype) else input.detach()
     valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
-    host = random_state.torchs(0)
     if replacement and k > 1 and host is not None:
         found = from_own(host.choices(p.numpy(), k), input.device)
     elif replacement and host is None:
@@ -324,6 +327,24 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
     return _choices(where(valid, found, -1), n, 1 if replacement else k)  # type: ignore[no-any-return]
 
 
+def _torchs_choices(host: Any, input: Tensor, k: int, replacement: bool) -> Tensor | None:
+    """What `multinomial` draws by torch's generator of probabilities that NumPy holds, in few steps; None, and nothing drawn, of others."""
+    p = input.detach()._held() if state.plain and config.eager and config.recall else None
+    if p is None or p.dtype.char not in "fd":
+        return None
+    few = (p > 0).sum(-1) < (1 if replacement else k)
+    if few.any() or not ((p >= 0) & (p < float("inf"))).all():          # an error of whoever looks at it
+        return None
+    if replacement and k > 1:
+        found = host.choices(p, k)
+    else:
+        random_state.advance(p.size)
+        found = silent.call(np.divide, p, _exponential(host, input, 1.0).astype(p.dtype))
+        found = REGISTRY["topk"].numpy(found, k=k, descending=True)
+    aval = Aval(found.shape, dtypes.int64)
+    return holding(input.device, aval, {"aval": aval, "range": (0, p.shape[-1] - 1)} if p.shape[-1] > 1 else {"aval": aval}, None, found)
+
+
 @on_nodes
 def _choices(index: Any, n: int, positive: int) -> Any:
     """The indices that multinomial drew of n, -1 where fewer than `positive` probabilities are."""
@@ -331,11 +352,16 @@ def _choices(index: Any, n: int, positive: int) -> Any:
     return in_domain(index, n, "multinomial", f"probabilities must be 0 or larger and finite, and {few} positive")
 
 
+def _exponential(host: Any, like: Tensor, lambd: float) -> Any:
+    """Exponential numbers of torch's stream, in the order in which the elements of `like` lie in memory."""
+    return random_bits.drawn_in_order(memory_order(like), like.shape, lambda shape: host.exponential(shape, lambd))
+
+
 def draw_exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
     check_positive("exponential_", "lambd", lambd)
     host = torchs_stream(x.numel(), x.device)
     if host is not None:
-        return from_own(host.exponential(x.shape, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
+        return from_own(_exponential(host, x, float(lambd)).astype(computed_dtype("exponential_", x)), x.device)
     u = rand(x.shape, dtype=computed_dtype("exponential_", x), device=x.device)
     least = float(dtypes.finfo(u.dtype).eps) / 2                    # never 0, as in torch: logarithms are taken of these
     return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]

@@ -99,7 +99,7 @@ class History(Handle):
     def _alias(self, found: Tensor) -> Tensor:
         """`found`, noted for the setter of data."""
         if self._base is None and self._trace is None and state.trace is None:
-            self._aliases = [*(ref for ref in getattr(self, "_aliases", ()) if ref() is not None), weakref.ref(found)]
+            self._aliases = [*[ref for ref in getattr(self, "_aliases", ()) if ref() is not None], weakref.ref(found)]
         return found
 
     def _become(self, value: Any) -> None:
@@ -246,6 +246,7 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
     """
     if node.attrs["uid"] > 0:
         node.attrs = {"uid": -node.attrs["uid"]}
-    leaves[node.attrs["uid"]] = tensor
+    if leaves.get(node.attrs["uid"]) is not tensor:         # (to set it takes three times as long)
+        leaves[node.attrs["uid"]] = tensor
     if tensor._hooks is not None:
         HOOKS[node] = tensor._hooks
