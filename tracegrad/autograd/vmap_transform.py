@@ -71,7 +71,7 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
         dims = _spread_dims("in_dims", list(in_dims) if isinstance(in_dims, (tuple, list)) else in_dims, given)
         sizes: list[int] = []
         for x, dim in zip(leaves, dims, strict=True):
-            if dim is None or not isinstance(x, Tensor):
+            if dim is None or not (isinstance(x, Tensor) or _maps_itself(x)):
                 continue
             if not -x.ndim <= dim < x.ndim:
                 raise ShapeError(f"vmap: in_dims {dim} is out of range for a tensor of shape {x.shape}")
@@ -85,6 +85,8 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
         for start in range(0, max(1, size), max(1, step)):
             part = leaves
             if step < size:
+                if any(map(_maps_itself, leaves)):
+                    raise ArgumentError("vmap: chunk_size is for tensors and containers of Python's own; leave it away for a TensorDict")
                 part = [
                     x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
                     for x, dim in zip(leaves, dims, strict=True)
@@ -122,56 +124,98 @@ def _vmapped(func: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any
     """One batch of examples: the results, their structure, and where the batch is in each. views: whether results may share memory."""
     mapped: dict[Node, Node] = {}
     scope = Examples(mapped, randomness)
-    examples, orders = list(leaves), dict[int, tuple[int, ...]]()
-    known: dict[tuple[int, int], Tensor] = {}
+    examples = list(leaves)
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
-        if dim is None or not isinstance(x, Tensor):
-            continue
-        like = x
-        examples[i] = known.get((id(x), dim % x.ndim))
-        if examples[i] is not None:                   # one tensor given twice: what func writes to one is written to the other
-            continue
-        node = x._node()
-        node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
-        orders[i] = (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim))
-        front = permute(node, orders[i])
-        example = placeholder(Aval(front.shape[1:], front.dtype), "example")
-        if front.needs_grad:           # the batch has a history, of which a transform inside is a part
-            example = derivatives.stand_in(example)
-        mapped[example] = front
-        scope.size = size = front.shape[0]
-        with _examples(), scope:
-            examples[i] = known[id(x), orders[i][0]] = Tensor(example, x._device, state.trace)
+        if _maps_itself(x):                           # a copy, which is not locked: what is would store its examples
+            examples[i] = x.copy() if dim is None else x.copy()._add_batch_dim(in_dim=dim % x.ndim, vmap_level=scope)
+        elif dim is not None and isinstance(x, Tensor):
+            examples[i] = example_of(scope, x, dim)
+        if dim is not None and examples[i] is not x:
+            scope.size, device = x.shape[dim], x.device
+    size = scope.size
     scope.number = placeholder(Aval((), dtypes.int64), "example")
     mapped[scope.number] = iota((size,), 0)
     try:
         with _examples(), scope:
             out = func(*optree.tree_unflatten(tree, examples))
             outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
-            nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
-            written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
+            nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs if not _maps_itself(t)]
+            written = [(whole, order, node) for one, whole, order in scope.known.values() if (node := one._node()) not in mapped]
     finally:
         derivatives.awaited.difference_update(mapped)
     places = _spread_dims("out_dims", out_dims, out)
     results = []
     with own_nodes():
-        for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that func changed in place
-            leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
-        memory = _Memory(scope, mapped, {id(examples[i]): (leaves[i], orders[i]) for i in orders}, outs if views else [])
-        for t, one, node, place in zip(outs, nodes, batch(nodes, mapped, size), places, strict=True):
-            device = t._device if isinstance(t, Tensor) else like._device
-            if place is None:
-                if any(n in mapped for n in topological([one])):
-                    raise ArgumentError("vmap: out_dims is None for a result that depends on a mapped argument; say where the batch goes")
-                results.append(memory.result(t, None, one, device))
+        for (x, order, _), whole in zip(written, batch([node for *_, node in written], mapped, size), strict=True):
+            x._rebind(permute(whole, tuple(sorted(range(x.ndim), key=order.__getitem__))), "vmap")      # func changed it in place
+        memory = _Memory(scope, mapped, {id(one): (whole, order) for one, whole, order in scope.known.values()}, outs if views else [])
+        batched = zip(nodes, batch(nodes, mapped, size), strict=True)
+        for t, place in zip(outs, places, strict=True):
+            if _maps_itself(t):
+                results.append(t._maybe_remove_batch_dim("vmap", vmap_level=scope, batch_size=size, out_dim=place))
                 continue
-            n = len(node.shape)
-            if not -n <= place < n:
-                raise ShapeError(f"vmap: out_dims {place} is out of range for a result of {n} dimensions with the batch")
-            order = [*range(1, n)]
-            order.insert(place % n, 0)
-            results.append(memory.result(t, tuple(order), permute(node, tuple(order)), device))
+            one, node = next(batched)
+            where = t._device if isinstance(t, Tensor) else device
+            if place is None:
+                _same_for_all(one, scope)
+                results.append(memory.result(t, None, one, where))
+                continue
+            order = _with_batch_at(place, node)
+            results.append(memory.result(t, order, permute(node, order), where))
     return results, out_tree, places
+
+
+def _maps_itself(x: Any) -> bool:
+    """Whether it is a container that maps the tensors that it holds (TensorDict), by `example_of` and `whole_of`."""
+    return hasattr(type(x), "_add_batch_dim")
+
+
+def example_of(scope: Examples, x: Tensor, dim: int) -> Tensor:
+    """What stands for one example of x along the dimension, in a vmap. Of a tensor that is given twice it is the same."""
+    if (found := scope.known.get((id(x), dim % x.ndim))) is not None:               # what func writes to one is written to the other
+        return found[0]  # type: ignore[no-any-return]
+    node = x._node()
+    node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
+    order = (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim))
+    front = permute(node, order)
+    example = placeholder(Aval(front.shape[1:], front.dtype), "example")
+    if front.needs_grad:               # the batch has a history, of which a transform inside is a part
+        example = derivatives.stand_in(example)
+    mapped: Any = scope.mapped
+    mapped[example] = front
+    scope.size = front.shape[0]
+    with _examples(), scope:
+        made = Tensor(example, x._device, state.trace)
+    scope.known[id(x), order[0]] = made, x, order
+    return made
+
+
+def whole_of(scope: Examples, x: Any, place: int | None) -> Any:
+    """The whole batch, whose dimension is at `place`, of what a vmap's function made for one example. None: x, the same for all."""
+    node = x._node() if isinstance(x, Tensor) else as_node(x)
+    if place is None:
+        _same_for_all(node, scope)
+        return x
+    mapped: Any = scope.mapped
+    with own_nodes():
+        (whole,) = batch([node], mapped, scope.size)
+        return Tensor(permute(whole, _with_batch_at(place, whole)), x._device, state.trace)
+
+
+def _same_for_all(node: Node, scope: Examples) -> None:
+    """Raise ArgumentError for what each example has its own of."""
+    if any(n in scope.mapped for n in topological([node])):
+        raise ArgumentError("vmap: out_dims is None for a result that depends on a mapped argument; say where the batch goes")
+
+
+def _with_batch_at(place: int, node: Node) -> tuple[int, ...]:
+    """The order of a batch's dimensions that has the first one at `place`. Raises ShapeError."""
+    n = len(node.shape)
+    if not -n <= place < n:
+        raise ShapeError(f"vmap: out_dims {place} is out of range for a result of {n} dimensions with the batch")
+    order = [*range(1, n)]
+    order.insert(place % n, 0)
+    return tuple(order)
 
 
 class _Memory:

@@ -295,6 +295,10 @@ class Module(Hooked, TorchMethods, Named):
 
         Only float tensors change dtype. The Parameter objects stay the same, so an optimizer made before keeps working.
         """
+        return self._moved(*args, **kwargs)
+
+    def _moved(self: M, *args: Any, **kwargs: Any) -> M:
+        """What `to` does, for methods that do not call it: programs replace `to`, and call these."""
         if state.trace is not None:
             raise ArgumentError(f"to: a module cannot be moved inside @trace ({state.trace.name}); do it outside")
         for module in self.modules():
@@ -306,23 +310,23 @@ class Module(Hooked, TorchMethods, Named):
 
     def float(self: M) -> M:
         """All float parameters and buffers as float32; returns self."""
-        return self.to("float32")
+        return self._moved("float32")
 
     def double(self: M) -> M:
         """All float parameters and buffers as float64; returns self."""
-        return self.to("float64")
+        return self._moved("float64")
 
     def half(self: M) -> M:
         """All float parameters and buffers as float16; returns self."""
-        return self.to("float16")
+        return self._moved("float16")
 
     def bfloat16(self: M) -> M:
         """All float parameters and buffers as bfloat16; returns self."""
-        return self.to("bfloat16")
+        return self._moved("bfloat16")
 
     def type(self: M, dst_type: Any) -> M:
         """All float parameters and buffers as dst_type; returns self."""
-        return self.to(dtype=dst_type)
+        return self._moved(dtype=dst_type)
 
     # ----------------------------------------------------------------------------------------------- saving and loading
 
@@ -334,24 +338,30 @@ class Module(Hooked, TorchMethods, Named):
         """Take what `get_extra_state` gave; called by `load_state_dict`."""
         raise NotImplementedError(f"set_extra_state: {type(self).__name__} does not define it")
 
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Any]:
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
 
-        prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors. Modules that define
+        destination: a dict that they are put into, and that is returned. prefix: what names begin with. keep_vars: the parameters
+        themselves, instead of detached tensors. (As torch's older programs do, these three can be given by position.) Modules that define
         `get_extra_state` have an entry for it. `_metadata` of the result: the version of each module's class, which loading it asks for.
+        Of modules below, their own `state_dict` is called, with these three.
         """
-        places = [(f"{prefix}{path}." if path else prefix, module) for path, module in self.named_modules(remove_duplicate=False)]
-        for start, module in places:
-            for hook in list(module._hooks.get("state_pre", {}).values()):
-                hook(module, start, keep_vars)
-        found = OrderedDict((name, tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data)
-                            for start, module in places for name, tensor in module._own_state(start))
-        metadata = {start[:-1]: {"version": module._version} for start, module in places}
-        vars(found)["_metadata"] = OrderedDict(metadata)
-        for start, module in reversed(places):
-            module._save_to_state_dict(found, start, keep_vars)
-            for hook in list(module._hooks.get("state", {}).values()):
-                hook(module, found, start, metadata[start[:-1]])
+        given: tuple[Any, ...] = (*args, *(destination, prefix, keep_vars)[len(args):])
+        found, prefix, keep_vars = given
+        if found is None:
+            found = OrderedDict()
+            vars(found)["_metadata"] = OrderedDict()
+        metadata = {"version": self._version}
+        if hasattr(found, "_metadata"):
+            found._metadata[prefix[:-1]] = metadata
+        for hook in list(self._hooks.get("state_pre", {}).values()):
+            hook(self, prefix, keep_vars)
+        self._save_to_state_dict(found, prefix, keep_vars)
+        for name, module in self._modules.items():
+            if module is not None:
+                module.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        for hook in list(self._hooks.get("state", {}).values()):
+            hook(self, found, prefix, metadata)
         return found
 
     def _own_state(self, start: str) -> Iterator[tuple[str, Any]]:

@@ -32,7 +32,8 @@ class TorchMethods:
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
     if TYPE_CHECKING:
-        to: Callable[..., Any]
+        _moved: Callable[..., Any]
+        _own_state: Callable[..., Any]
         modules: Callable[[], Iterator[Any]]
         children: Callable[[], Iterator[Any]]
         forward: Callable[..., Any]
@@ -43,12 +44,12 @@ class TorchMethods:
 
     def cpu(self: M) -> M:
         """Move parameters and buffers to the CPU; returns self."""
-        self.to("cpu")
+        self._moved("cpu")
         return self
 
     def cuda(self: M, device: Any = None) -> M:
         """Move parameters and buffers to the GPU, whoever made it; returns self. Raises DeviceError where there is none."""
-        self.to("gpu" if device is None or isinstance(device, int) else device)
+        self._moved("gpu" if device is None or isinstance(device, int) else device)
         return self
 
     xpu = cuda
@@ -99,7 +100,9 @@ class TorchMethods:
         """
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Nothing: `state_dict` has put the module's own tensors into `destination` before it calls this. A class may add others."""
+        """Put the module's own tensors, without those of modules below, into `destination`; a class may put others there."""
+        for name, tensor in self._own_state(prefix):
+            destination[name] = tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data
 
     def _repr_html_(self) -> str:
         """In a notebook: its parts, and a table of its parameters."""

@@ -42,6 +42,8 @@ class Examples(Scope):
 
     def __init__(self, mapped: Collection[Node], randomness: str | None = None, number: Node | None = None, size: int = 0) -> None:
         self.mapped, self.randomness, self.number, self.size = mapped, randomness, number, size
+        # By a tensor's id and the dimension that is mapped: its example, itself, and the order of its dimensions with the batch in front.
+        self.known: dict[tuple[int, int], tuple[Any, Any, tuple[int, ...]]] = {}
 
     def refuse(self, tensor: Handle, node: Node | None, call: str) -> None:
         """Raise an error for a value that is each example's own."""

@@ -29,13 +29,18 @@ _DUNDERS = {"__version__", "__config__", "__future__"}         # names of torch'
 _own: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__             # of a facade: the names that were asked for
 
 
+def _is_found(name: str) -> bool:
+    """Whether a facade looks for the name among its sources: Python's own names are those of each module."""
+    return name in _DUNDERS or not (name.startswith("__") and name.endswith("__"))
+
+
 class Facade(ModuleType):
     """A module of torch's. `_sources`: the modules that have its names, the first that has one wins."""
 
     _sources: tuple[ModuleType, ...]
 
     def __getattr__(self, name: str) -> Any:
-        if name in _DUNDERS or not (name.startswith("__") and name.endswith("__")):
+        if _is_found(name):
             for source in self._sources:
                 if hasattr(source, name):
                     value = overrides.overridable(getattr(source, name), name)
@@ -62,7 +67,7 @@ class Facade(ModuleType):
         return _own(self)
 
     def __dir__(self) -> list[str]:
-        return sorted({*_own(self), *(n for source in self._sources for n in dir(source))})
+        return sorted({*_own(self), *(n for source in self._sources for n in dir(source) if _is_found(n))})
 
 
 class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
@@ -89,6 +94,8 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
             sys.modules[module.__name__] = found
         if module.__name__ == "torch":
             _own(module)["torch"] = module
+        if isinstance(module, Facade) and module._sources:
+            _own(module)["__file__"] = module._sources[-1].__file__             # programs ask in which folder torch is
 
 
 def install(device: str | None = None) -> None:

@@ -72,6 +72,9 @@ class TypedStorage:
 
     __len__ = size
 
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.nbytes()
+
     def nbytes(self) -> int:
         """How many bytes it has."""
         return int(self._owner.nbytes)

@@ -8,7 +8,7 @@ from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
-from tracegrad.nn.modules.linear import Linear
+from tracegrad.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arguments import only_tensors
 from tracegrad.tensors.creation.filled import empty
@@ -57,7 +57,7 @@ class MultiheadAttention(Module):
         parameter("k_proj_weight", not together, embed_dim, self.kdim)
         parameter("v_proj_weight", not together, embed_dim, self.vdim)
         parameter("in_proj_bias", bias, 3 * embed_dim)
-        self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias, device, dtype)
         parameter("bias_k", add_bias_kv, 1, 1, embed_dim)
         parameter("bias_v", add_bias_kv, 1, 1, embed_dim)
         self._reset_parameters()

@@ -56,6 +56,10 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """A Linear that quantization leaves alone: the last map of `MultiheadAttention`."""
+
+
 def uniform_by_fan_in(weight: Parameter, bias: Parameter | None) -> None:
     """torch's default for linear and convolution layers."""
     init.kaiming_uniform_(weight, a=math.sqrt(5))

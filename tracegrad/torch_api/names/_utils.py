@@ -86,3 +86,11 @@ def _get_all_device_indices() -> list[int]:
 
 def _get_available_device_type() -> str | None:
     return None
+
+
+def _get_device_module(device_type: str) -> Any:
+    """torch.cuda for "cuda", and so on. RuntimeError for what there is no module of."""
+    try:
+        return import_module(f"torch.{device_type}")
+    except ModuleNotFoundError as error:
+        raise RuntimeError(f"Device {device_type!r} has no module torch.{device_type}") from error

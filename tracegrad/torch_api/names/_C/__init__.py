@@ -17,6 +17,7 @@ from tracegrad.torch_api.overrides import disabled as _disabled_torch_function_i
 from tracegrad.torch_api.overrides import enabled as _is_torch_function_enabled
 from tracegrad.torch_api.overrides import modes_entered as _len_torch_function_stack
 from tracegrad.torch_api.random_numbers import Generator
+from tracegrad.torch_api.storages import root
 
 __all__ = ["DisableTorchFunction", "DispatchKey", "DispatchKeySet", "Generator", "Graph", "Node", "Value",
            "_disabled_torch_function_impl", "_is_torch_function_enabled", "_len_torch_function_stack", "device"]
@@ -28,6 +29,16 @@ _TensorMeta = type(Tensor)
 def _are_functorch_transforms_active() -> bool:
     """Whether a vmap goes on, for whose examples there are no values to look at."""
     return bool(state.examples)
+
+
+def _is_torch_function_mode_enabled() -> bool:
+    """Whether there is a mode around whose `__torch_function__` is called."""
+    return _is_torch_function_enabled() and _len_torch_function_stack() > 0
+
+
+def _is_alias_of(a: Tensor, b: Tensor) -> bool:
+    """Whether the tensors share memory."""
+    return root(a) is root(b)
 
 
 class DispatchKey(Enum):

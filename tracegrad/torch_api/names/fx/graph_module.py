@@ -17,6 +17,7 @@ from tracegrad.torch_api.names.fx.graph import Graph
 
 __all__ = ["GraphModule", "reduce_graph_module"]
 _count = itertools.count()
+_USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"         # of a graph module's meta
 
 
 def _function(src: str, names: dict[str, Any], called: str = "forward") -> Callable[..., Any]:
@@ -184,8 +185,12 @@ class GraphModule(Module):
         return text
 
 
-class _CodeOnly(Module):
-    """What a saved module is before its code is traced again."""
+class _CodeOnlyModule(Module):
+    """What a saved or copied module is before its code is traced again: the attributes, as they are."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        super().__init__()
+        self.__dict__ = body
 
 
 def reduce_graph_module(body: dict[str, Any], import_block: str) -> GraphModule:
@@ -196,8 +201,7 @@ def reduce_graph_module(body: dict[str, Any], import_block: str) -> GraphModule:
         def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
             return True
 
-    owner = type("_CodeOnly", (_CodeOnly,), {"forward": _function(f"{import_block}\n{body['_code']}", {})})()
-    vars(owner).update(body)
+    owner = type("_CodeOnlyModule", (_CodeOnlyModule,), {"forward": _function(f"{import_block}\n{body['_code']}", {})})(dict(body))
     graph = KeepsModules().trace(owner)
     graph._tracer_cls = tracer
     made = GraphModule(owner, graph, body["_graphmodule_cls_name"])

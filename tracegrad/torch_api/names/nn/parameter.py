@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.nn.parameter import UninitializedParameter
+from tracegrad.nn.parameter import Parameter, UninitializedParameter
+
+_ParameterMeta = type(Parameter)
 
 
 def is_lazy(param: Any) -> bool:

@@ -13,6 +13,7 @@ from tracegrad.tensors.tensor import Tensor
 __all__ = ["ParamsT", "StateDict", "required"]
 
 ParamsT: TypeAlias = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]             # for annotations
+_params_t: TypeAlias = ParamsT                              # torch's older name of it
 StateDict: TypeAlias = dict[str, Any]
 _foreach_doc = _fused_doc = _capturable_doc = _differentiable_doc = _maximize_doc = _params_doc = ""        # parts of docstrings
 

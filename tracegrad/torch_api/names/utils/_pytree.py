@@ -57,7 +57,21 @@ class _Nodes:
         return NodeDef(kind, lambda tree: entry.flatten_func(tree)[:2], lambda children, context: entry.unflatten_func(context, children))
 
 
+    def __setitem__(self, kind: Any, node: NodeDef) -> None:
+        register_pytree_node(kind, node.flatten_fn, node.unflatten_fn)
+
+    def pop(self, kind: Any, default: Any = None) -> Any:
+        """How containers of a type were taken apart; from now on they are leaves."""
+        if kind not in self:
+            return default
+        found = self[kind]
+        optree.unregister_pytree_node(kind, namespace="torch")
+        return found
+
+
 SUPPORTED_NODES = _Nodes()
+is_namedtuple, is_namedtuple_class, is_namedtuple_instance = optree.is_namedtuple, optree.is_namedtuple_class, optree.is_namedtuple_instance
+is_structseq, is_structseq_class, is_structseq_instance = optree.is_structseq, optree.is_structseq_class, optree.is_structseq_instance
 
 
 def _get_node_type(tree: Any) -> Any:
@@ -78,6 +92,11 @@ def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     return optree.tree_map(func, tree, *rests, is_leaf=is_leaf, **_OPTIONS)
+
+
+def tree_is_leaf(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
+    """Whether it is no container."""
+    return optree.tree_is_leaf(tree, is_leaf=is_leaf, **_OPTIONS)
 
 
 def tree_map_only(kinds: Any, func: Callable[..., Any], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:

@@ -8,7 +8,7 @@ from tracegrad.nn.modules.conv import _ConvTranspose
 from tracegrad.nn.modules.conv import _PlainConv as _ConvNd
 from tracegrad.nn.modules.dropout import _Dropout as _DropoutNd
 from tracegrad.nn.modules.lazy import LazyModuleMixin
-from tracegrad.nn.modules.linear import Linear as NonDynamicallyQuantizableLinear
+from tracegrad.nn.modules.linear import NonDynamicallyQuantizableLinear
 from tracegrad.nn.modules.loss import _Loss
 from tracegrad.nn.modules.normalization import _BatchNorm, _InstanceNorm
 from tracegrad.nn.modules.normalization import _Tracking as _NormBase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tracegrad.nn.hooks import RemovableHandle, register
@@ -11,6 +11,26 @@ from tracegrad.support.modes import every_module
 __all__ = ["register_module_backward_hook", "register_module_buffer_registration_hook", "register_module_forward_hook",
            "register_module_forward_pre_hook", "register_module_full_backward_hook", "register_module_full_backward_pre_hook",
            "register_module_module_registration_hook", "register_module_parameter_registration_hook"]
+
+
+class _Hooks(Mapping[int, Any]):
+    """The hooks of all modules of one kind, as torch's table of them."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __getitem__(self, key: int) -> Any:
+        return every_module.get(self._kind, {})[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(every_module.get(self._kind, {}))
+
+    def __len__(self) -> int:
+        return len(every_module.get(self._kind, {}))
+
+
+_global_parameter_registration_hooks, _global_buffer_registration_hooks = _Hooks("parameter"), _Hooks("buffer")
+_global_module_registration_hooks = _Hooks("module")
 
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
