@@ -17,10 +17,10 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import bilinear, common_dtype
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operators import functional
-from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
+from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.contraction import plus
+from tracegrad.ops.primitives.contraction import plus, rounded
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
@@ -117,7 +117,7 @@ class Conv2d(Conv):
     def work(self, y, x, w, *, groups, **attrs): return self.product(y, w, groups)
 
     def vjp(self, ct, y, x, w, *, dtype=None, **attrs):
-        ct = cast(ct, x.dtype)
+        ct = rounded(ct, x.dtype)
         return (input_grad(ct, w, size=x.shape[2:], **attrs) if x.needs_grad else None,
                 weight_grad(x, ct, size=w.shape[2:], **attrs) if w.needs_grad else None)
 
@@ -162,7 +162,7 @@ class Conv2dInputGrad(Conv):
     def work(self, y, g, w, *, groups, **attrs): return self.product(g, w, groups)
 
     def vjp(self, ct, y, g, w, *, size, dtype=None, **attrs):
-        ct = cast(ct, g.dtype)
+        ct = rounded(ct, g.dtype)
         return (conv(ct, w, **attrs) if g.needs_grad else None, weight_grad(ct, g, size=w.shape[2:], **attrs) if w.needs_grad else None)
 
 

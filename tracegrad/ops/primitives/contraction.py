@@ -50,13 +50,18 @@ class Matmul(Primitive):
         return a.size + b.size + {"f": 0.02, "c": 0.08}.get(dtype_kind(y.dtype), 0.5) * 2 * y.size * a.shape[-1]
 
     def vjp(self, ct, y, a, b, **attrs):
-        ct = cast(ct, a.dtype)                # of what is rounded once: exact
+        ct = rounded(ct, a.dtype)
         return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None
 
 
 def matmul(a: Node, b: Node) -> Node:
     """The product of two nodes of equal batch dimensions."""
     return bind(REGISTRY["matmul"], (a, b), {})
+
+
+def rounded(ct: Node, dtype: DType) -> Node:
+    """A cotangent in the dtype of the operands: what it was cast from, where the bias of a layer was added to an unrounded product."""
+    return ct.operands[0] if ct.fn is REGISTRY["cast"] and ct.operands[0].dtype == dtype else cast(ct, dtype)
 
 
 def unrounded(y: Node) -> Node:
@@ -69,4 +74,4 @@ def unrounded(y: Node) -> Node:
 def plus(product: Node, other: Node) -> Node:
     """The sum of a product and another node; of 16-bit floats it is rounded once, at the end."""
     y, x = common_dtype([product, other])
-    return cast(unrounded(product) + cast(x, float32), y.dtype) if is_half(y.dtype) else y + x  # type: ignore[no-any-return]
+    return cast(unrounded(product) + cast(x, float32), y.dtype) if is_half(y.dtype) else y + x
