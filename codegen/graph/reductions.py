@@ -268,7 +268,7 @@ def stacked_terms(graph: Graph) -> Graph:
 def _suits(product: Node) -> bool:
     x, y = product.operands
     columns = _moves(x)[-1]
-    if columns.fn.name != "concat" or y.shape[-1] != 1 or product.dtype not in (np.float32, np.float64):
+    if columns.fn.name != "concat" or y.shape[-1] != 1 or x.dtype not in (np.float32, np.float64):
         return False
     single = columns.attrs["dim"] == len(columns.shape) - 1 and all(o.shape[-1] == 1 for o in columns.operands)
     return single and columns.shape[-1] == x.shape[-1] <= _MOST

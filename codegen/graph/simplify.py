@@ -380,6 +380,7 @@ def product_of_few(node: Node) -> Node | None:
     terms = x.shape[-1]
     if node.dtype not in (np.float32, np.float64) or not (terms == 1 or (node.shape[-2:] == (1, 1) and terms <= FEW)):
         return None
+    x, y = cast(x, node.dtype), cast(y, node.dtype)
     if terms == 1:
         return op("mul", x, y)
     return op("reshape", op("sum", op("mul", x, op("reshape", y, shape=x.shape)), dim=(len(x.shape) - 1,)), shape=node.shape)

@@ -230,3 +230,18 @@ def test_errors_name_the_function_that_was_called() -> None:
     for name, call in (("clamp", lambda: small.clamp(min=-1)), ("clamp_max", lambda: small.clamp_max(300))):
         with pytest.raises(tg.errors.DTypeError, match=rf"^{name}: .*does not fit uint8"):
             call()
+
+
+def test_alpha_is_of_the_kind_of_the_sum():
+    """As in torch: a float that scales integers made a float of them, and a factor of bools an integer."""
+    x, y = tg.tensor([1, 2]), tg.tensor([2, 5])
+    for fn in (tg.add, tg.sub, tg.rsub):
+        with pytest.raises(tg.DTypeError, match=r"alpha is 2.0, but .*int64 and .*int64 have an integer sum; pass an integer"):
+            fn(x, y, alpha=2.0)
+    with pytest.raises(tg.DTypeError, match=r"alpha is 2j, but .* have a real sum"):
+        tg.add(x.float(), 1, alpha=2j)
+    assert tg.add(x, y.float(), alpha=2.5).tolist() == [6.0, 14.5]
+    assert tg.add(x, 1.5, alpha=2.0).tolist() == [4.0, 5.0]
+    found = tg.add(tg.tensor([True, False]), tg.tensor([True, False]), alpha=2)
+    assert found.dtype == tg.bool
+    assert found.tolist() == [True, False]

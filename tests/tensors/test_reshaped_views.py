@@ -171,3 +171,25 @@ def test_views_of_each_of_several():
     assert [t.sum() for t in (rows, columns, wide, long)] == [6, 12, 6, 12]
     tg.broadcast_tensors(x, tg.zeros(3, 1))[0].fill_(5)
     assert x.sum() == 15
+
+
+@pytest.mark.parametrize("view", [lambda x: tg.einsum("...->...", x), lambda x: tg.einsum("ij->ji", x), lambda x: tg.einsum("ii->i", x),
+                                  lambda x: x.sum_to_size(3, 3)])
+def test_what_only_turns_a_tensor_is_a_view(view):
+    """As in torch: what is written there reaches the tensor. A sum does not."""
+    x = tg.arange(9.0).reshape(3, 3)
+    y = view(x)
+    y.mul_(-1)
+    assert y.tolist() == view(x).tolist()
+    assert x[2, 2].item() == -8
+    tg.einsum("ij->i", x).zero_()
+    x.sum_to_size(1, 3).zero_()
+    assert x[2, 2].item() == -8
+
+
+@pytest.mark.parametrize("copied", [lambda x, **out: tg.permute_copy(x, (1, 0), **out), lambda x, **out: tg.view_copy(x, (6,), **out)])
+def test_a_copy_of_a_view_is_the_tensor_that_it_is_written_into(copied):
+    x = tg.arange(6.0).reshape(2, 3)
+    out = tg.zeros(copied(x).shape)
+    assert copied(x, out=out) is out
+    assert out.tolist() == copied(x).tolist()

@@ -140,6 +140,8 @@ for t in (T.SigmoidTransform(), T.StickBreakingTransform()):
 draw("ends", lambda: (T.SigmoidTransform().inv(torch.tensor([0.0, 1.0])), T._clipped_sigmoid(torch.tensor(99.0))))
 draw("others", lambda: (D.StudentT(grid).sample(), D.Cauchy(0.0, 2.0).sample((3,)), D.VonMises(0.5, grid[:7]).sample((4,)),
                         D.Kumaraswamy(2.0, grid[:7]).sample(), D.LKJCholesky(3, 0.5).sample(), D.LogNormal(0.0, 1.0).sample((3,))))
+draw("mixtures", lambda: (D.MixtureSameFamily(D.Categorical(torch.ones(2)), D.Normal(torch.zeros(2), torch.ones(2))).sample((9,)),
+                          D.MixtureSameFamily(D.Categorical(torch.ones(4, 2)), D.Independent(D.Gamma(torch.ones(4, 2, 3), 1), 1)).sample()))
 draw("slopes", lambda: (F.rrelu(torch.tensor([-1.0, 2.0, 0.0, -3.0]), training=True), F.alpha_dropout(torch.ones(9), 0.5, True)))
 def slopes():
     a = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64, requires_grad=True)

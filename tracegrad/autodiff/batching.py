@@ -141,8 +141,8 @@ def _last(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
 def _contraction(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     a, b = operands
     if flags[0] and not flags[1] and len(node.shape) == 2:  # (B, M, K) @ (K, N) is one product of B * M rows
-        return reshape(bind(node.fn, (reshape(a, (size * a.shape[1], a.shape[2])), b), {}), (size, a.shape[1], b.shape[1]))
-    return bind(node.fn, tuple(_all_mapped(operands, flags, size)), {})
+        return reshape(bind(node.fn, (reshape(a, (size * a.shape[1], a.shape[2])), b), node.attrs), (size, a.shape[1], b.shape[1]))
+    return bind(node.fn, tuple(_all_mapped(operands, flags, size)), node.attrs)
 
 
 def _gather(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:

@@ -77,10 +77,10 @@ class MixtureSameFamily(Distribution):
 
     def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         with no_grad():
-            drawn = self.component_distribution.sample(sample_shape)
             shape = self._shape(sample_shape)
             place = len(shape) - len(self._event_shape)
-            chosen = self.mixture_distribution.expand(self._batch_shape).sample(sample_shape)
+            chosen = self.mixture_distribution.expand(self._batch_shape).sample(sample_shape)        # first, as in torch: random numbers
+            drawn = self.component_distribution.sample(sample_shape)
             chosen = self._over_events(chosen.unsqueeze(-1)).expand((*shape[:place], 1, *self._event_shape))
             return drawn.gather(place, chosen).squeeze(place)
 

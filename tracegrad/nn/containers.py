@@ -321,4 +321,5 @@ class ParameterDict(Module):
 
 
 def _listed(parameters: Mapping[str, Any]) -> str:
-    return "\n".join(f"({name}): Parameter of {p.dtype}{list(p.shape)}" for name, p in parameters.items())
+    return "\n".join(f"  ({name}): Parameter containing: [{p.dtype} of size {'x'.join(map(str, p.shape))}]"
+                     for name, p in parameters.items())

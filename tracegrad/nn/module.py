@@ -410,8 +410,9 @@ class Module(Hooked, TorchMethods, Named):
             for hook in list(module._hooks.get("load", {}).values()):
                 hook(module, result)
         if strict and (result.missing_keys or result.unexpected_keys):
-            errors.append(f"missing {', '.join(result.missing_keys) or 'nothing'}; "
-                          f"unexpected {', '.join(result.unexpected_keys) or 'nothing'}; pass strict=False to load what fits")
+            both = (("missing", result.missing_keys), ("unexpected", result.unexpected_keys))
+            errors += [f"{what} {', '.join(keys)}" for what, keys in both if keys]
+            errors.append("pass strict=False to load what fits")
         wrong = [f"{k} has shape {tuple(values[k].shape)}, expected {t.shape}" for k, t in own.items()
                  if k in values and tuple(values[k].shape) != t.shape]
         if errors or wrong:

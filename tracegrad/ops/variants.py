@@ -43,6 +43,7 @@ def _copy_of(name: str, arguments: str) -> None:
         result = whole(input, *args, **kwargs)
         return tuple(map(_copied, result)) if isinstance(result, tuple) else _copied(result)
 
+    vars(fn).pop("_entered", None)                          # out= is the copy's: it is what is returned
     fn.__name__ = fn.__qualname__ = f"{name}_copy"
     operand = "tg.tensor([1 + 2j])" if name == "view_as_real" else "tg.ones(2, 2)"
     fn.__doc__ = f"""`{name}`, a copy where that is a view: arguments, shapes and dtypes as there, and it raises what that raises.

@@ -123,7 +123,7 @@ def _sums(graph: Graph, small: set[Node], limits: Limits) -> dict[Node, tuple[li
 
 def _is_float(node: Node) -> bool:
     """Whether sums may be of any order: those of halves are rounded at each step, as written."""
-    return dtype_kind(node.dtype) == "f" and node.dtype.itemsize >= 4
+    return all(dtype_kind(o.dtype) == "f" and o.dtype.itemsize >= 4 for o in node.operands)
 
 
 def _is_thin(product: Node, limits: Limits) -> bool:

@@ -52,6 +52,7 @@ _VIEWS = (
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "sum_to_size",
 )
 
 
@@ -100,6 +101,18 @@ def _as_views_of_each(fn: Callable[..., Any]) -> Callable[..., Any]:
         results = fn(*tensors, **kwargs)
         given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
         return tuple([x._view(r) if isinstance(x, Tensor) and isinstance(r, Tensor) else r for x, r in zip(given, results, strict=True)])
+
+    return function
+
+
+def _of_one(einsum: Callable[..., Any]) -> Callable[..., Any]:
+    """einsum, whose result is a view of a single operand that it only turns."""
+
+    @functools.wraps(einsum)
+    def function(equation: Any, *operands: Any, **kwargs: Any) -> Any:
+        result = einsum(equation, *operands, **kwargs)
+        given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+        return given[0]._view(result) if len(given) == 1 and isinstance(given[0], Tensor) and not kwargs else result
 
     return function
 
@@ -153,6 +166,7 @@ def install() -> None:
             if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
                 setattr(Tensor, name, views[fn])
     PUBLIC.update({name: _as_views_of_each(PUBLIC[name]) for name in _VIEWS_OF_EACH})
+    PUBLIC["einsum"] = _of_one(PUBLIC["einsum"])
     setattr(Tensor, "__getitem__", reading(recalled(Tensor.__getitem__)))  # noqa: B010 - to mypy it is another class's method
     setattr(Tensor, "__setitem__", writing(Tensor.__setitem__))  # noqa: B010
     setattr(Tensor, "_rebind", rebinding(Tensor._rebind))  # noqa: B010

@@ -157,6 +157,17 @@ def test_an_epilogue_reads_rounded_halves() -> None:
         assert found.tolist() == (product - np.float16(8)).astype(np.float64).tolist()
 
 
+def test_a_bias_is_added_before_the_product_is_rounded() -> None:
+    """The product is still one of halves, by the instruction for them."""
+    a, b = np.full((8, 8), 1 + 2.0 ** -10, np.float16), np.full((8, 8), 1 + 2.0 ** -9, np.float16)
+    wanted = (a.astype(np.float64) @ b.T.astype(np.float64) - 8).astype(np.float16).astype(np.float64)
+    for target in (GPU, replace(GPU, matrix=())):
+        found = ran(F.linear, a, b, np.full(8, -8, np.float16), target=target, uses=bool(target.matrix))
+        assert found.tolist() == wanted.tolist()
+    image = ran(F.conv2d, a[:4].reshape(1, 4, 2, 4), b.reshape(8, 4, 2, 1), np.full(8, -8, np.float16))
+    np.testing.assert_array_equal(image, np.full((1, 8, 1, 4), wanted[0, 0]))
+
+
 def test_halves_are_added_in_float32() -> None:
     """A sum of float16 numbers would stay 2048."""
     a, b = np.ones((16, 63), np.float16), np.ones((63, 16), np.float16)

@@ -145,7 +145,7 @@ def test_what_a_loop_carries_is_rounded(device, run, steps, dtype):
 
 @one_of(3, ("device", "run", "name"), product(DEVICES, RUNS, HALVES), 1, indirect=["device", "run"])
 def test_products_are_rounded_before_what_follows(device, run, name):
-    """In the kernel of the product, and where another reads it."""
+    """In the kernel of the product, and where another reads it. The bias of a layer is a part of its product: it is rounded with that."""
     dtype = HALVES[name]
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-20, 20, shape).astype(dtype) for shape in ((33, 65), (65, 70)))
@@ -159,7 +159,7 @@ def test_products_are_rounded_before_what_follows(device, run, name):
     y = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
     equal(added, y + bias)
     equal(same, y + bias == y)
-    equal(linear, y + bias)
+    equal(linear, (a.astype(np.float32) @ b.astype(np.float32) + bias.astype(np.float32)).astype(dtype))
     scaled = (a * np.float32(1.1)).astype(dtype).astype(np.float32)
     np.testing.assert_allclose(plain(fused), scaled @ b.astype(np.float32), rtol=eps(dtype), atol=2048 * eps(dtype))
     with np.errstate(over="ignore"):
@@ -183,6 +183,48 @@ def test_convolutions_are_rounded_before_what_follows(device, run, name):
 
 
 # ----------------------------------------------------------------------------------------------------- one operation, rounded once
+
+
+BIASED = {  # float32 numbers (x, weight, bias) -> what is rounded
+    "linear": (F.linear, lambda x, w, b: x @ w.T + b, ((9, 33), (20, 33), (20,))),
+    "linear of batches": (F.linear, lambda x, w, b: x @ w.T + b, ((3, 5, 17), (8, 17), (8,))),
+    "linear of one feature": (F.linear, lambda x, w, b: x @ w.T + b, ((9, 1), (20, 1), (20,))),
+    "addmm": (lambda x, w, b: tg.addmm(b, x, w, beta=0.5, alpha=3.0), lambda x, w, b: 0.5 * b + 3.0 * (x @ w), ((9, 33), (33, 20), (20,))),
+    "baddbmm": (lambda x, w, b: tg.baddbmm(b, x, w), lambda x, w, b: b + x @ w, ((4, 9, 33), (4, 33, 20), (20,))),
+    "addmv": (lambda x, w, b: tg.addmv(b, x, w), lambda x, w, b: b + x @ w, ((9, 33), (33,), (9,))),
+    "conv1d": (F.conv1d, lambda x, w, b: _windows(x, w) + b[:, None], ((2, 3, 20), (5, 3, 3), (5,))),
+    "conv2d": (F.conv2d, lambda x, w, b: _windows(x, w) + b[:, None, None], ((2, 3, 9, 8), (5, 3, 3, 2), (5,))),
+    "conv3d": (F.conv3d, lambda x, w, b: _windows(x, w) + b[:, None, None, None], ((2, 3, 5, 6, 5), (4, 3, 3, 2, 3), (4,))),
+}  # fmt: skip
+
+
+def _windows(x, w):
+    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], tuple(range(2, x.ndim)))
+    d = x.ndim - 2
+    y = np.tensordot(seen, w, ([1, *range(2 + d, 2 + 2 * d)], range(1, w.ndim)))
+    return np.moveaxis(y, -1, 1)
+
+
+@one_of(3, ("device", "run", "case", "name"), product(DEVICES, RUNS, BIASED, HALVES), 1, indirect=["device", "run"])
+def test_a_bias_is_added_before_the_product_is_rounded(device, run, case, name):
+    """As in torch. Sums of few bits, so that they are exact in any order: results are those bits. Gradients are of 16 bits as ever."""
+    dtype, (fn, meaning, shapes) = HALVES[name], BIASED[case]
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-20, 20, s).astype(np.float32) / np.float32(1 if k < 2 else 128) for k, s in enumerate(shapes)]
+
+    def step(*leaves):
+        y = fn(*leaves)
+        (y * tg.arange(y.numel()).reshape(y.shape).remainder(3).to(y.dtype)).sum().backward()
+        return y.detach()
+
+    leaves = [tg.tensor(a.astype(dtype), requires_grad=True) for a in given]
+    exact = [tg.tensor(a, requires_grad=True) for a in given]
+    equal(run(step)(*leaves).numpy(), meaning(*given).astype(dtype))
+    step(*exact)
+    for a, b in zip(leaves, exact, strict=True):
+        assert a.grad.dtype == dtype
+        wanted = b.grad.numpy()
+        np.testing.assert_allclose(plain(a.grad.numpy()), wanted, rtol=3 * eps(dtype), atol=3 * eps(dtype) * abs(wanted).max())
 
 
 @pytest.mark.parametrize("n", [100_000, pytest.param(1 << 25, marks=pytest.mark.long)])

@@ -147,7 +147,9 @@ class Upsample(FunctionModule):
     def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
                  recompute_scale_factor: bool | None = None) -> None:
         super().__init__()
-        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.size, self.mode = size, mode
+        several = isinstance(scale_factor, (tuple, list))
+        self.scale_factor = tuple(map(float, scale_factor)) if several else scale_factor and float(scale_factor)
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
     def extra_repr(self) -> str:

@@ -50,9 +50,9 @@ def replaced(module: Module, tensors: dict[str, Tensor], tied: bool, strict: boo
                 if value is not None:
                     places[f"{path}.{name}" if path else name] = (table, name)
     unknown, missing = [n for n in tensors if n not in places], [n for n in places if n not in tensors]
-    if unknown or (strict and missing):
-        raise ArgumentError(f"functional_call: {type(module).__name__}: unexpected {', '.join(unknown) or 'nothing'}; "
-                            f"missing {', '.join(missing) if strict else 'nothing'}")
+    wrong = [f"{what} {', '.join(names)}" for what, names in (("unexpected", unknown), ("missing", missing if strict else [])) if names]
+    if wrong:
+        raise ArgumentError(f"functional_call: {type(module).__name__}: {'; '.join(wrong)}")
     own = {name: table[key] for name, (table, key) in places.items()}
     given: dict[int, tuple[str, Tensor]] = {}  # of a tensor with several names, as long as one is given
     for name, value in tensors.items() if tied else ():

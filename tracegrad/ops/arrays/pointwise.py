@@ -121,10 +121,22 @@ def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
 
 def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
     """input and alpha * other, added or subtracted."""
+    if not isinstance(alpha, Operators) and (type(alpha) is not int or alpha != 1):
+        alpha = _factor(name, input, other, alpha)
     both = isinstance(input, Operators) and isinstance(other, Operators)
     if both and input.dtype == other.dtype and dtypes.is_half(input.dtype) and not isinstance(alpha, Operators) and alpha != 1:
         return _sum_of_halves(name, input, other, alpha)
     return call(REGISTRY[name], (input, scaled(input, other, alpha)), {})
+
+
+def _factor(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    """alpha, as a factor in the sum of the two: of bools a bool. A float of integers is an error, as in torch."""
+    given = [x.dtype if isinstance(x, Operators) else dtypes.promote_scalar(dtypes.bool_, x) for x in (input, other, alpha)]
+    *kinds, own = map(dtypes.category, given)
+    if own > max(*kinds, 1):
+        has, way = ("a real sum", "a real number") if own == 3 else ("an integer sum", "an integer")
+        raise DTypeError(f"{name}: alpha is {alpha!r}, but {given[0]} and {given[1]} have {has}; pass {way}, or cast one of them")
+    return alpha if max(kinds) else bool(alpha)
 
 
 @on_nodes

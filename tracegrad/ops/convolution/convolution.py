@@ -2,7 +2,7 @@
 
 Conv2d is bilinear in input and weight; its two adjoints are Conv2dInputGrad (the transposed convolution) and Conv2dWeightGrad. Each
 derivative of each of the three is one of the three. Attributes: stride (sh, sw), padding ((top, bottom), (left, right)), dilation
-(dh, dw), groups; the two gradients carry the `size` of what they make.
+(dh, dw), groups; the two gradients carry the `size` of what they make. dtype: float32, for 16-bit floats that are rounded later.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.contraction import plus, rounded
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
@@ -67,10 +68,11 @@ class Conv(Primitive):
         if a.dtype != b.dtype or dtype_kind(a.dtype) not in "fc":
             raise DTypeError(f"{self.name}: takes two float tensors of one dtype, got {a.dtype} and {b.dtype}")
 
-    def numpy(self, a, b, **attrs):
+    def numpy(self, a, b, *, dtype=None, **attrs):
         if a.dtype != np.float16:
             return self.compute(a, b, **attrs)
-        return self.compute(a.astype(np.float32), b.astype(np.float32), **attrs).astype(np.float16)      # BLAS takes no halfs
+        made = self.compute(a.astype(np.float32), b.astype(np.float32), **attrs)              # BLAS takes no halfs
+        return made.astype(dtype or a.dtype, copy=False)
 
     def compute(self, a, b, **attrs):
         """`numpy` for float32 and float64: products of matrices whose columns are windows."""
@@ -91,7 +93,7 @@ class Conv2d(Conv):
     name, roles = "conv2d", "xwy"
     cases = [(((2, 3, 5, 6), (4, 3, 3, 2)), _STRIDED), (((1, 4, 4, 3), (2, 2, 3, 1)), _GROUPED)]
 
-    def aval(self, x, w, *, stride, padding, dilation, groups):
+    def aval(self, x, w, *, stride, padding, dilation, groups, dtype=None):
         self.check(x, w)
         if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
             raise ShapeError(f"conv2d: input {x.shape} and weight {w.shape} do not fit with groups={groups}: the weight must be "
@@ -100,7 +102,7 @@ class Conv2d(Conv):
         if min(size) < 0 or (min(size) == 0 and min(x.shape[2:]) > 0):
             raise ShapeError(f"conv2d: a kernel of {w.shape[2:]} with dilation {dilation} is larger than the input of {x.shape[2:]} "
                              f"with padding {padding}")
-        return Aval((x.shape[0], w.shape[0], *size), x.dtype)
+        return Aval((x.shape[0], w.shape[0], *size), dtype or x.dtype)
 
     def compute(self, x, w, *, stride, padding, dilation, groups):
         cols = _windows(x, w.shape[2:], stride, padding, dilation)
@@ -114,7 +116,8 @@ class Conv2d(Conv):
 
     def work(self, y, x, w, *, groups, **attrs): return self.product(y, w, groups)
 
-    def vjp(self, ct, y, x, w, **attrs):
+    def vjp(self, ct, y, x, w, *, dtype=None, **attrs):
+        ct = rounded(ct, x.dtype)
         return (input_grad(ct, w, size=x.shape[2:], **attrs) if x.needs_grad else None,
                 weight_grad(x, ct, size=w.shape[2:], **attrs) if w.needs_grad else None)
 
@@ -124,7 +127,7 @@ class Conv2dInputGrad(Conv):
     name, roles = "conv2d_input_grad", "ywx"
     cases = [(((2, 4, 2, 6), (4, 3, 3, 2)), dict(_STRIDED, size=(5, 6))), (((1, 2, 4, 3), (2, 2, 3, 1)), dict(_GROUPED, size=(4, 3)))]
 
-    def aval(self, g, w, *, stride, padding, dilation, groups, size):
+    def aval(self, g, w, *, stride, padding, dilation, groups, size, dtype=None):
         self.check(g, w)
         if g.shape[1] != w.shape[0] or w.shape[0] % groups:
             raise ShapeError(f"conv_transpose2d: input {g.shape} and weight {w.shape} do not fit with groups={groups}: the weight must be "
@@ -133,7 +136,7 @@ class Conv2dInputGrad(Conv):
         if expected != g.shape[2:]:
             raise ShapeError(f"conv_transpose2d: an output of {size} does not belong to an input of {g.shape[2:]} "
                              f"(a convolution would make it {expected})")
-        return Aval((g.shape[0], w.shape[1] * groups, *size), g.dtype)
+        return Aval((g.shape[0], w.shape[1] * groups, *size), dtype or g.dtype)
 
     def compute(self, g, w, *, stride, padding, dilation, groups, size):
         n, o, oh, ow = g.shape
@@ -158,7 +161,8 @@ class Conv2dInputGrad(Conv):
 
     def work(self, y, g, w, *, groups, **attrs): return self.product(g, w, groups)
 
-    def vjp(self, ct, y, g, w, *, size, **attrs):
+    def vjp(self, ct, y, g, w, *, size, dtype=None, **attrs):
+        ct = rounded(ct, g.dtype)
         return (conv(ct, w, **attrs) if g.needs_grad else None, weight_grad(ct, g, size=w.shape[2:], **attrs) if w.needs_grad else None)
 
 
@@ -293,7 +297,7 @@ def _finished(name: str, y: Node, bias: Node | None, n: int, alone: bool) -> Nod
             raise ShapeError(f"{name}: bias {bias.shape} must be ({y.shape[1]},), one number for each channel of the result")
         if dtypes.category(bias.dtype) > dtypes.category(y.dtype):
             raise DTypeError(f"{name}: the bias is {bias.dtype}, the result {y.dtype}; cast one of them")
-        y = y + mv.reshape(bias, (*bias.shape, 1, 1))
+        y = plus(y, mv.reshape(bias, (*bias.shape, 1, 1)))
     shape = y.shape if n == 2 else (*y.shape[:2], y.shape[3])
     return mv.reshape(y, shape[1:] if alone else shape)
 

@@ -10,6 +10,7 @@ from tracegrad.graph.operators import functional
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution.convolution import _convolution, _padding, _transposed, out_size, per_dim
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.contraction import plus
 from tracegrad.ops.primitives.windows import overlapped, windows
 
 Array = Any      # a Node or a Tensor
@@ -27,7 +28,7 @@ def _with_bias(name: str, y: Any, bias: Node | None, alone: bool) -> Any:
     if bias is not None:
         if bias.shape != y.shape[1:2]:
             raise ShapeError(f"{name}: bias {bias.shape} must be ({y.shape[1]},), one number for each channel of the result")
-        y = y + mv.reshape(bias, (*bias.shape, 1, 1, 1))
+        y = plus(y, mv.reshape(bias, (*bias.shape, 1, 1, 1)))
     return mv.reshape(y, y.shape[1:]) if alone else y
 
 

@@ -271,8 +271,12 @@ def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
 def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> Node:
     if broadcast_shapes(name, [input.shape, product.shape]) != product.shape:
         raise ShapeError(f"{name}: input {input.shape} does not broadcast to the product, {product.shape}")
+    dtype = common_dtype([product, input])[0].dtype
+    if dtypes.is_half(dtype):                               # rounded once, at the end
+        product, input = contraction.unrounded(product), cast(input, dtypes.float32)
     y = product if alpha == 1 else product * alpha
-    return y if beta == 0 else y + (input if beta == 1 else input * beta)
+    y = y if beta == 0 else y + (input if beta == 1 else input * beta)
+    return cast(y, dtype) if dtypes.is_half(dtype) else y
 
 
 @functional
@@ -291,7 +295,7 @@ def linear(input: Array, weight: Array, bias: Array = None) -> Array:
     y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
     if bias is not None and broadcast_shapes("linear", [bias.shape, y.shape]) != y.shape:
         raise ShapeError(f"linear: bias {bias.shape} does not broadcast to the product {y.shape}; it must be ({w.shape[0]},)")
-    return y if bias is None else y + bias
+    return y if bias is None else contraction.plus(y, bias)
 
 
 def _ranks(name: str, *wanted: tuple[Any, int]) -> None:
