@@ -28,6 +28,7 @@ from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.drivers.intel_cpu import is_intel, one_item
+from tracegrad.runtime.drivers.pocl_constants import present
 from tracegrad.runtime.drivers.pocl_conversions import by_halves
 from tracegrad.runtime.drivers.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.drivers.pocl_halves import any_address
@@ -354,7 +355,7 @@ def _given_first(cl_device: cl.Device, source: str) -> tuple[str, list[str]]:
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
     """What a driver is given for a source."""
-    text = by_halves(any_address(source)) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+    text = present(by_halves(any_address(source))) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
     return text, [*_QUIET, *options]
 
 
