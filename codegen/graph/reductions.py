@@ -25,7 +25,6 @@ import numpy as np
 
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.operation import Operation
@@ -244,7 +243,7 @@ def _repeated(of: tuple[int, ...], shape: tuple[int, ...]) -> int:
 def _moved(node: Node) -> int:
     """The run of what is moved: from the last dimension on in which elements are elsewhere."""
     fn: Any = node.fn
-    places = tuple(Var("i", n).index for n in node.shape)
+    places = tuple(range(-1, -1 - len(node.shape), -1))                         # any numbers, all different
     found = [(node.operands[k].shape, index) for k, index, _ in fn.locate(places, *node.operands, **node.attrs)]
     if any(len(shape) != len(places) for shape, _ in found):                 # windows
         return node.aval.size

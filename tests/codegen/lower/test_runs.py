@@ -73,3 +73,27 @@ def test_no_vector_is_read_lane_by_lane(name):
     f = tg.trace(lambda *given: PROGRAMS[name][0](*given).sum())
     f(*inputs())
     assert "GATHER" not in str(f.kernels())
+
+
+COLUMNS = {                                                  # sums over the first dimension of (20, 30, 40)
+    "pairs": lambda a, b: abs(a[:, None] - b),
+    "shifted": lambda a, b: a[:, None] * (b.roll(1, 1) + b),
+    "matrices": lambda a, b: a[:, None] * b.T.reshape(30, 40),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_are_read_in_their_runs(name, on_numpy):
+    rng = np.random.default_rng(0)
+    a, b = (tg.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((20, 40), (30, 40)))
+    with Checked() as checked:
+        got = tg.trace(lambda a, b: COLUMNS[name](a, b).sum(0))(a, b)
+        np.testing.assert_allclose(got.numpy(), COLUMNS[name](a, b).numpy().sum(0), rtol=1e-4, atol=1e-4)
+    assert checked.count
+
+
+@pytest.mark.skipif(tg.device().kind != "cpu", reason="vectors are a CPU's")
+def test_no_vector_of_columns_is_read_lane_by_lane():
+    f = tg.trace(lambda a, b: COLUMNS["pairs"](a, b).sum(0))
+    f(tg.rand(20, 40), tg.rand(30, 40))
+    assert "GATHER" not in str(f.kernels())
