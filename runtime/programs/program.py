@@ -66,8 +66,8 @@ Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the progra
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
 _CACHING = (PLATFORM, "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
-# What a file begins with that holds no binary, but what a driver was given: for each, the options. (Until 2026-11 files held our own text.)
-_GIVEN = {b"given\n": (), b"given without a header\n": (GUARD,)}
+# What a file begins with that holds no binary, but what a driver was given, and for which options. (Without the 2 constants may be absent.)
+_GIVEN = {b"given 2\n": (), b"given 2 without a header\n": (GUARD,)}
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
