@@ -28,6 +28,7 @@ from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.drivers.intel_cpu import is_intel, one_item
+from tracegrad.runtime.drivers.pocl_constants import present
 from tracegrad.runtime.drivers.pocl_conversions import by_halves
 from tracegrad.runtime.drivers.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.drivers.pocl_halves import any_address
@@ -65,8 +66,8 @@ Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the progra
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
 _CACHING = (PLATFORM, "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
-# What a file begins with that holds no binary, but what a driver was given: for each, the options. (Until 2026-11 files held our own text.)
-_GIVEN = {b"given\n": (), b"given without a header\n": (GUARD,)}
+# What a file begins with that holds no binary, but what a driver was given, and for which options. (Without the 2 constants may be absent.)
+_GIVEN = {b"given 2\n": (), b"given 2 without a header\n": (GUARD,)}
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
@@ -355,7 +356,7 @@ def _given_first(cl_device: cl.Device, source: str) -> tuple[str, list[str]]:
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
     """What a driver is given for a source."""
-    text = by_halves(any_address(source)) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+    text = present(by_halves(any_address(source))) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
     return text, [*_QUIET, *options]
 
 

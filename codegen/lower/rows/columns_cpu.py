@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index.peeling import breakpoints
 from tracegrad.codegen.kernel.index.varying import uneven, varies
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import BoundLike, bound, clipped, rest
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.shape import vector_width
+from tracegrad.codegen.lower.rows.shape import reads, vector_width
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.lower.sums import ColumnSums, each_block
 from tracegrad.codegen.schedule.grouping import Columns, Granularity, Group
@@ -38,6 +39,12 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     blocks = -(-length // (several * tuning().sum_steps))
     sums = {r: ColumnSums(ev, r, context.output(group, r), blocks) for r in reductions}
 
+    run = _run(group, context, kind, width)
+
+    def each_vector(body: Callable[[Index], None]) -> None:
+        with o.loop("line", inner // run) as line:
+            o.vectors("col", run, width, lambda col: body(line * run + col))
+
     def add(rows: list[Index], fresh: bool) -> None:
         def body(col: Index) -> None:
             places = [(a * middle + row) * inner + col for row in rows]
@@ -47,7 +54,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             for at in places:
                 context.store(ev, group, group.results(Granularity.ELEMENT), at)
 
-        o.vectors("col", inner, width, body)
+        each_vector(body)
 
     def each_sum(step: Callable[[ColumnSums, Index], None]) -> None:
         """What a block of rows ends with."""
@@ -56,7 +63,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                 step(each, (a * chunks + part) * inner + col)
 
         if any(each.before for each in sums.values()):
-            o.vectors("col", inner, width, body)
+            each_vector(body)
 
     @contextmanager
     def rows(var: Var, start: BoundLike, step: int) -> Iterator[None]:
@@ -80,6 +87,15 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             add([r.index if middle > 1 else ZERO], False)
     each_sum(ColumnSums.finish)
     return [o.finish()]
+
+
+def _run(group: Group, context: Context, kind: Columns, width: int) -> int:
+    """Columns next to each other whose elements are read one after the other: all, or as many as a loop of its own is worth."""
+    if width == 1 or varies(kind.inner):
+        return kind.inner
+    a, row, col = Var("a", kind.outer), Var("row", kind.middle), Var("col", kind.inner)
+    found = breakpoints(reads(group, context, (a.index * kind.middle + row.index) * kind.inner + col.index).indices, col)
+    return next((k for k in found if k >= 2 * width), kind.inner)
 
 
 def _rows_at_a_time(group: Group, length: int) -> int:

@@ -57,8 +57,13 @@ class MaxPool(_Windows):
         return _cut(x, **attrs).max(tuple(range(x.ndim, 2 * x.ndim - 1)))
 
     def composed(self, x, **attrs):
-        n = len(attrs["image"])
-        return bind(REGISTRY["first_max"], (cut(x, **attrs),), {"dim": tuple(range(1 + n, 1 + 2 * n))})
+        n, kernel = len(attrs["image"]), attrs["kernel"]
+        if prod(kernel) <= WRITTEN_OUT or not any(k > step for k, step in zip(kernel, attrs["stride"], strict=True)):
+            return bind(REGISTRY["first_max"], (cut(x, **attrs),), {"dim": tuple(range(1 + n, 1 + 2 * n))})
+        x = padded(x, **attrs)                               # large ones that overlap: dimension by dimension, for all that share a part
+        for i in reversed(range(n)):                         # the last one first: so the first of equals is the first of the window
+            x = bind(REGISTRY["first_max"], (along(x, i, **attrs),), {"dim": (1 + n,)})
+        return x
 
     def vjp(self, ct, y, x, **attrs):
         return (bind(REGISTRY["max_pool_gradient"], (ct, bind(REGISTRY["max_pool_places"], (x,), attrs)), attrs),)
@@ -219,8 +224,18 @@ def _offset(tap: Any, *, kernel: Any, dilation: Any, image: Any, **attrs: Any) -
 
 def cut(x: Node, **attrs: Any) -> Any:
     """The windows of a node: (B, *O, *kernel)."""
-    x = mv.pad(x, (0, *attrs["padding"]), (0, *_padding(**attrs)), None, _lowest(x.dtype))
-    for i, size in enumerate(attrs["size"]):
-        x = windows(x, 1 + i, attrs["kernel"][i], attrs["stride"][i], attrs["dilation"][i])
-        x = mv.narrow(x, 1 + i, 0, size)
+    x = padded(x, **attrs)
+    for i in range(len(attrs["size"])):
+        x = along(x, i, **attrs)
     return x
+
+
+def padded(x: Node, **attrs: Any) -> Any:
+    """A node with what no window finds around it."""
+    return mv.pad(x, (0, *attrs["padding"]), (0, *_padding(**attrs)), None, _lowest(x.dtype))
+
+
+def along(x: Node, i: int, **attrs: Any) -> Any:
+    """The windows of a node along dimension i of its planes, their elements last."""
+    x = windows(x, 1 + i, attrs["kernel"][i], attrs["stride"][i], attrs["dilation"][i])
+    return mv.narrow(x, 1 + i, 0, attrs["size"][i])

@@ -17,7 +17,7 @@ from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import div, eq
 from tracegrad.ops.arrays.pointwise import pow as power
-from tracegrad.ops.arrays.reductions import ValuesIndices
+from tracegrad.ops.arrays.reductions import WRITTEN_OUT, ValuesIndices
 from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.convolution.convolution import out_size, per_dim
 from tracegrad.ops.primitives import movement as mv
@@ -56,7 +56,7 @@ class _Pool:
         self.size = tuple(size)
 
     def total(self, x: Node) -> Any:
-        """The sum of each window of x: (..., *size)."""
+        """The sum of each window of x: (..., *size). Of large ones that overlap dimension by dimension, for all that share a part."""
         high = [max(p, (o - 1) * st + k - s - p) for o, s, k, st, p in
                 zip(self.size, x.shape[self.lead:], self.kernel, self.stride, self.padding, strict=True)]
         zeros = (0,) * self.lead
@@ -64,7 +64,10 @@ class _Pool:
         for i in range(self.n):
             x = windows(x, self.lead + i, self.kernel[i], self.stride[i])
             x = mv.narrow(x, self.lead + i, 0, self.size[i])
-        return total(x, tuple(range(x.ndim - self.n, x.ndim)))
+            if self.kernel[i] > self.stride[i] and prod(self.kernel) > WRITTEN_OUT:
+                x = total(x, (x.ndim - 1,))
+        left = tuple(range(self.lead + self.n, x.ndim))
+        return total(x, left) if left else x
 
 
 def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
