@@ -37,15 +37,15 @@ _DFT, _REAL_DFT, _HALF_DFT = (REGISTRY[n] for n in ("dft", "real_dft", "half_dft
 def in_kernels(graph: Graph, target: Target) -> Graph:
     """The graph without transforms, where the device does not share the host's memory (or config.fourier says "kernels").
 
-    Elsewhere the host's read and write arrays as they lie (`turned`).
+    Elsewhere it is without those that vectors do (`vectors.py`), and the host's read and write arrays as they lie (`turned`).
     """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
     transforms = (_DFT, _REAL_DFT, _HALF_DFT)
     if not [node for node in graph if node.fn in transforms]:
         return graph
+    if config.fourier != "host" and target.traits.vectors:
+        graph = _in_vectors(graph, target)
     if not wanted:
-        if config.fourier != "host" and target.traits.vectors:
-            graph = _in_vectors(graph, target)
         return turned(graph, transforms)
     composer = _Composer(target)
 
@@ -63,7 +63,7 @@ def _in_vectors(graph: Graph, target: Target) -> Graph:
     found = {node for node in graph if node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size and pays(node, target)}
     if not found:
         return graph
-    vectors = Vectors(target)
+    vectors = Vectors()
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         with at(node.loc):

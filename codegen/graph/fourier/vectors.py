@@ -1,6 +1,6 @@
 """The operation of `lower/fourier/vectors.py`: transforms by a CPU's vectors, a work-item each. Start at `VectorTransform`.
 
-`stages` says by which butterflies, `factors` what these are multiplied by, `in_vectors` which transforms of a graph are worth it.
+`stages` says by which butterflies, `factors` what these are multiplied by, `pays` for which transforms; `Vectors` makes it of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from tracegrad.codegen.graph.complex_pairs import parts
 from tracegrad.codegen.graph.fourier.lines import radices
 from tracegrad.codegen.graph.rewrite import op
-from tracegrad.codegen.kernel.ir.vectors import lanes
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import Primitive, bind, data
 from tracegrad.ops.primitives.movement import narrow, reshape
@@ -25,7 +24,7 @@ from tracegrad.support.tuning import tuning
 
 
 class VectorTransform(Primitive):
-    """Sums over j < n of x[j] exp(-2 pi i j k / n) along the middle of (outer, n, inner), of numbers whose parts are re and im, times scale.
+    """Sums over j < n of x[j] exp(-2 pi i j k / n) along the middle of (outer, n, inner), times scale. re and im: the parts of x.
 
     of: "complex"; "real", where x[j] is number 2 j of 2 n real ones, plus i times the one behind it, and the result the transform of
     these, n + 1 numbers; "half", the other way round: re and im have n + 1 numbers, the result is real and has 2 n. backwards: with +.
@@ -59,28 +58,27 @@ VECTORS = VectorTransform()
 
 
 @memoize(256)
-def stages(n: int, rows: bool, width: int) -> tuple[int, ...] | None:
-    """The butterflies, in their order, of n points; None: kernels of vectors do no such transforms.
+def stages(n: int, rows: bool) -> tuple[int, ...] | None:
+    """The radices of the butterflies, in their order, for n points; None: kernels of vectors do no such transforms.
 
-    Those of rows begin with a power of two: its results are exchanged between vectors.
+    Rows begin with 8 or 4, whose results are exchanged between vectors (16: 0.9 to 1.1 of the time, and twice the compiler's).
     """
-    largest = tuning().fourier_radix // 2
+    largest = tuning().fourier_butterfly
     if not rows:
         return radices(n, largest)
-    for first in (16, 8, 4):
-        if n % first == 0 and n // first >= 4 and (first <= width or first == 4):
-            rest = radices(n // first, largest)
-            return None if rest is None else (first, *rest)
+    for first in (8, 4):
+        if n % first == 0 and n // first >= 4 and (rest := radices(n // first, largest)) is not None:
+            return (first, *rest)
     return None
 
 
-def factors(n: int, of: str, rows: bool, width: int, dtype: DType) -> Any:
+def factors(n: int, of: str, rows: bool, dtype: DType) -> Any:
     """exp(-2 pi i t / n) for all stages, one behind the other: where butterfly p of m has r points, its points k > 0 are multiplied by
     those of t = p k. In the first stage of rows these are vectors: (k, part, p); elsewhere (p, k, part). Then, of real numbers,
     exp(-pi i k / n), (part, k) for k <= n.
     """
     found, left = [], n
-    for number, r in enumerate(stages(n, rows, width) or ()):
+    for number, r in enumerate(stages(n, rows) or ()):
         m = left // r
         z = _turns(np.outer(np.arange(1, r), np.arange(m)), left)
         parts = np.stack([z.real, z.imag], 1)                # (k, part, p)
@@ -98,27 +96,24 @@ def _turns(t: Any, n: int) -> Any:
 
 
 def pays(node: Node, target: Target) -> bool:
-    """Whether vectors are faster than the host's function."""
-    x, dtype = node.operands[0], dtypes.real_of(node.dtype)
-    dims = node.attrs["dims"] if node.fn.name == "dft" else (node.attrs["dim"],)
-    real = node.fn.name != "dft"
-    for dim in dims:
-        d = dim + len(x.shape)
-        n = node.attrs["n"] if node.fn.name == "half_dft" else x.shape[d]
-        if real and n % 2:
+    """Whether vectors do a transform, and in less time than the host's function: where the points that a work-item keeps are few."""
+    real, shape = node.fn.name != "dft", node.operands[0].shape
+    itemsize = dtypes.real_of(node.dtype).itemsize
+    for dim in (node.attrs["dim"],) if real else node.attrs["dims"]:
+        d = dim + len(shape)
+        n, inner = node.attrs["n"] if node.fn.name == "half_dft" else shape[d], prod(shape[d + 1:])
+        if (real and n % 2) or 1 < inner < 4 or target.simd_bytes < 2 * itemsize:
             return False
-        n, inner = n // (1 + real), prod(x.shape[d + 1:])
-        size = lanes(dtype, target)
-        if stages(n, inner == 1, size) is None or not 2 <= n <= 4096 or (inner > 1 and inner < 4):
+        n = n // 2 if real else n
+        if n < 2 or stages(n, inner == 1) is None or 4 * n * min(inner * itemsize, target.simd_bytes) > tuning().fourier_kept:
             return False
     return True
 
 
 class Vectors:
-    """Makes these operations of the nodes that are worth it; tables are shared."""
+    """Makes these operations of the nodes that are worth it; equal tables are one."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self) -> None:
         self.tables: dict[Any, Node] = {}
 
     def made(self, node: Node, x: Node) -> Node:
@@ -146,7 +141,7 @@ class Vectors:
         return reshape(self.bound(op("real", z), op("imag", z), n // 2, "half", factor(attrs["scale"], n), True), node.shape)
 
     def bound(self, re: Node, im: Node, n: int, of: str, scale: float, backwards: bool) -> Node:
-        key = n, of, re.shape[2] == 1, lanes(re.dtype, self.target), re.dtype
+        key = n, of, re.shape[2] == 1, re.dtype
         if key not in self.tables:
             array = factors(*key)
             self.tables[key] = data(Aval(array.shape, array.dtype), array)

@@ -54,7 +54,7 @@ class VectorTransforms(KernelBuilder):
         most = lanes(self.dtype, context.target)
         self.width = most if self.rows else min(most, bit_floor(self.inner))       # lanes of a vector, at most
         self.unit = 1 if self.rows else self.width                                 # elements of the arrays for a point
-        self.stages, self.table = self.planned(stages(self.n, self.rows, most) or ())
+        self.stages, self.table = self.planned(stages(self.n, self.rows) or ())
         self.row, self.column = ZERO, ZERO
         self.arrays: list[tuple[Array, Array]] = []
         self.written = 0                                                           # times, so far, of one transform
@@ -170,8 +170,8 @@ class VectorTransforms(KernelBuilder):
                     self.butterflies(stage, turns, p, q, self.width)
                 return
             width = min(self.width, bit_floor(s))
-            with self.blocks("q", s, width) as q, self.ev.along(q, width):
-                self.butterflies(stage, turns, p, q.index, width)
+            with self.blocks("q", s, width) as lane, self.ev.along(lane, width):
+                self.butterflies(stage, turns, p, lane.index, width)
 
     def butterflies(self, stage: _Stage, turns: Sequence[Complex], p: Index, q: Index, width: int) -> None:
         r, m, s, _ = stage
