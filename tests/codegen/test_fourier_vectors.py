@@ -43,6 +43,7 @@ def test_rows_and_columns(device: str) -> None:
     """Where vectors end with the row, and where the last one begins before; one stage and several."""
     along(draw(3, 80), 1, CPUS[device])
     along(draw(2, 12, 21), 1, CPUS[device])
+    along(draw(8, 33), 0, CPUS[device])
     along(draw(1, 256), 1, CPUS[device])
 
 
@@ -79,6 +80,14 @@ def test_what_the_host_does() -> None:
     assert _hosts(lambda x: transforms.dft(x, (-2,)), np.empty((64, 3), np.complex64)) == 1
     assert _hosts(lambda x: transforms.dft(x, (-1,)), np.empty((1, 1 << 17), np.complex64)) == 1
     assert _hosts(lambda x: transforms.dft(x, (-2, -1)), np.empty((64, 64), np.complex64)) == 0
+
+
+def test_columns_are_shared_by_cores() -> None:
+    """Also where one is left beside whole vectors, as in real spectra. Many columns that cannot be shared are the host's."""
+    plan = planned(lambda x: transforms.dft(x, (-2,)), np.empty((64, 65), np.complex64), target=CPUS["avx2"])
+    assert plan.launches[0].global_size[0] > 2
+    assert _hosts(lambda x: transforms.dft(x, (-2,)), np.empty((256, 520), np.complex64)) == 1
+    assert _hosts(lambda x: transforms.dft(x, (-2,)), np.empty((256, 513), np.complex64)) == 0
 
 
 def _product(x: Node, y: Node) -> Node:

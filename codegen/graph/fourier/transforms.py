@@ -1,4 +1,4 @@
-"""Fourier transforms as kernels, for devices with memory of their own. Start at `in_kernels`.
+"""Fourier transforms as kernels: of CPUs' vectors (`vectors.py`), and for devices with memory of their own. Start at `in_kernels`.
 
 A transform of n = a b points is one of a points over the columns of an a x b matrix, factors exp(-2 pi i j k / n), and one of b points
 over its rows (J. Cooley, J. Tukey, 1965; the result comes out in order, as Stockham has it, because each step writes another array). Where

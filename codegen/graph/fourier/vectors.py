@@ -22,6 +22,9 @@ from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import tuning
 
+FEW_COLUMNS = 2             # beside whole vectors, that are done one by one: a spectrum of real numbers has one
+ALONE = 1 << 16             # points of columns up to which one core does them where there are more
+
 
 class VectorTransform(Primitive):
     """Sums over j < n of x[j] exp(-2 pi i j k / n) along the middle of (outer, n, inner), times scale. re and im: the parts of x.
@@ -105,6 +108,9 @@ def pays(node: Node, target: Target) -> bool:
         if (real and n % 2) or 1 < inner < 4 or target.simd_bytes < 2 * itemsize:
             return False
         n = n // 2 if real else n
+        left = inner % (target.simd_bytes // itemsize)
+        if left > FEW_COLUMNS and prod(shape[:d]) < target.cores and n * inner > ALONE:
+            return False
         if n < 2 or stages(n, inner == 1) is None or 4 * n * min(inner * itemsize, target.simd_bytes) > tuning().fourier_kept:
             return False
     return True

@@ -18,11 +18,11 @@ from dataclasses import replace
 from math import log2
 from typing import Any, NamedTuple
 
-from tracegrad.codegen.graph.fourier.vectors import stages
+from tracegrad.codegen.graph.fourier.vectors import FEW_COLUMNS, stages
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, Buffer, Expression, Lanes, Literal, Load, Prefix, Splat, Vector, Zip
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.ir.statements import Bound, Declare, bound
+from tracegrad.codegen.kernel.ir.statements import Bound, Declare, bound, rest
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.kernel.ir.vectors import bit_floor, lanes
 from tracegrad.codegen.kernel.lanes import is_name
@@ -87,17 +87,24 @@ class VectorTransforms(KernelBuilder):
 
     def columns_of(self, first: Any, last: Any) -> None:
         """All columns, a vector of them at a time."""
-        if self.inner % self.width == 0:
-            low, high = column_part(self, self.inner, min(self.outer, parts(self.context)), self.width)
-            var = Var("column", self.inner)
-            with self.loop("row", self.outer, first, last) as self.row, self.writer.loop(var, low, high, self.width):
-                self.along_columns(var)
+        w, left = self.writer, self.inner % self.width
+        if left > FEW_COLUMNS or self.inner < 2 * self.width:                      # the last vector begins where it fits
+            with self.loop("row", self.outer, first, last) as self.row, self.blocks("column", self.inner, self.width) as column:
+                self.along_columns(column, self.width)
             return
-        with self.loop("row", self.outer, first, last) as self.row, self.blocks("column", self.inner, self.width) as column:
-            self.along_columns(column)
+        low, high = column_part(self, self.inner, min(self.outer, parts(self.context)), self.width)
+        with self.loop("row", self.outer, first, last) as self.row:
+            column = Var("column", self.inner)
+            with w.loop(column, low, high, self.width, whole=True):
+                self.along_columns(column, self.width)
+            if left:                                                               # one by one: work-items have columns of their own
+                column = Var("column", self.inner)
+                with w.loop(column, rest(low, high, self.width), high):
+                    self.along_columns(column, 1)
 
-    def along_columns(self, column: Var) -> None:
-        with self.ev.along(column, self.width):
+    def along_columns(self, column: Var, width: int) -> None:
+        self.unit = self.width = width
+        with self.writer.scope(), self.ev.along(column, width):
             self.column = column.index
             self.transform()
 
