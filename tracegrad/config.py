@@ -24,7 +24,7 @@ class Config:
     cache_size: int = 256     # TRACEGRAD_CACHE_SIZE: MiB of plans on disk, and of binaries, at most; the least recently used go
     programs: int = 256       # TRACEGRAD_PROGRAMS: programs that have kernels in the driver at a time; the least recently used lose them
     builders: int = 0         # TRACEGRAD_BUILDERS: processes that compile for a driver; 0: as many as there are cores, at most 4
-    fourier: str = "auto"     # TRACEGRAD_FOURIER: tg.fft by the "host" or by "kernels"; auto: these if the device has memory of its own
+    fourier: str = "auto"     # TRACEGRAD_FOURIER: tg.fft by the "host" or by "kernels"; auto: by whom it takes less time
     pending: int = 4000       # TRACEGRAD_PENDING: deferred nodes after which the pending work is run
 
 

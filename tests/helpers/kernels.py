@@ -64,6 +64,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     few_columns=[2, 4, 9], tail_statements=[0, 60], sum_steps=[1, 3, 32], sum_rows=[1, 2, 64],
     factor_block=[2, 4, 8, 32], factor_rows=[2, 16, 128], factor_items=[8, 1024], factor_shared=[4, 512],
     fourier_radix=[2, 4, 16], fourier_points=[4, 32, 8192], fourier_group=[1, 16, 256], fourier_across=[8, 64],
+    fourier_butterfly=[4, 8],
     conv_steps=[1, 5, 2048], product_steps=[1, 2, 7, 512], product_blocks=[2, 3, 64],
 )
 CPU_FIELDS: dict[str, list[Any]] = dict(

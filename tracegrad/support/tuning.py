@@ -116,7 +116,9 @@ class Tuning(NamedTuple):
     fourier_radix: int = 16            # points of a butterfly, which a work-item holds in registers,
     fourier_points: int = 8192         # of a line that a work-group transforms, at most,
     fourier_group: int = 256           # its work-items, where lines are short,
-    fourier_across: int = 64           # bytes side by side that it reads of lines that are columns
+    fourier_across: int = 64           # bytes side by side that it reads of lines that are columns,
+    fourier_butterfly: int = 8         # points of a butterfly of a CPU's vectors (4, 16: up to 1.2 of the time),
+    fourier_kept: int = 512 << 10      # and bytes of points that its work-item keeps, at most: its stack, and a core's cache
 
     # products and convolutions (matmul/, conv/)
     product_steps: int = 512           # terms that a float accumulator of a product takes before it is added to another: equal ones make it

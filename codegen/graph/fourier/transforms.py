@@ -1,4 +1,4 @@
-"""Fourier transforms as kernels, for devices with memory of their own. Start at `in_kernels`.
+"""Fourier transforms as kernels: of CPUs' vectors (`vectors.py`), and for devices with memory of their own. Start at `in_kernels`.
 
 A transform of n = a b points is one of a points over the columns of an a x b matrix, factors exp(-2 pi i j k / n), and one of b points
 over its rows (J. Cooley, J. Tukey, 1965; the result comes out in order, as Stockham has it, because each step writes another array). Where
@@ -18,6 +18,7 @@ import numpy as np
 from tracegrad.codegen.graph.complex_pairs import parts
 from tracegrad.codegen.graph.fourier.lines import LINES, halves, shape_of
 from tracegrad.codegen.graph.fourier.turned import turned
+from tracegrad.codegen.graph.fourier.vectors import Vectors, factor, pays
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.config import config
 from tracegrad.graph.ir import Aval, Graph, Node
@@ -36,12 +37,14 @@ _DFT, _REAL_DFT, _HALF_DFT = (REGISTRY[n] for n in ("dft", "real_dft", "half_dft
 def in_kernels(graph: Graph, target: Target) -> Graph:
     """The graph without transforms, where the device does not share the host's memory (or config.fourier says "kernels").
 
-    Elsewhere the host's read and write arrays as they lie (`turned`).
+    Elsewhere it is without those that vectors do (`vectors.py`), and the host's read and write arrays as they lie (`turned`).
     """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
     transforms = (_DFT, _REAL_DFT, _HALF_DFT)
     if not [node for node in graph if node.fn in transforms]:
         return graph
+    if config.fourier != "host" and target.traits.vectors:
+        graph = _in_vectors(graph, target)
     if not wanted:
         return turned(graph, transforms)
     composer = _Composer(target)
@@ -50,6 +53,22 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
         with at(node.loc):
             if node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size:
                 return composer.composed(node, operands[0])
+            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
+            return node if same else bind(node.fn, operands, node.attrs)
+
+    return graph.rebuilt(replace)
+
+
+def _in_vectors(graph: Graph, target: Target) -> Graph:
+    found = {node for node in graph if node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size and pays(node, target)}
+    if not found:
+        return graph
+    vectors = Vectors()
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        with at(node.loc):
+            if node in found:
+                return vectors.made(node, operands[0])
             same = all(a is b for a, b in zip(operands, node.operands, strict=True))
             return node if same else bind(node.fn, operands, node.attrs)
 
@@ -76,19 +95,19 @@ class _Composer:
             y = x
             dims = [d + rank for d in attrs["dims"]]
             for d in dims:
-                scale = _factor(attrs["scale"], prod(x.shape[e] for e in dims)) if d == dims[-1] else 1.0
+                scale = factor(attrs["scale"], prod(x.shape[e] for e in dims)) if d == dims[-1] else 1.0
                 y = self.along(y, d, attrs["inverse"], scale)
             return y
         d = attrs["dim"] + rank
         if node.fn is _REAL_DFT:
-            scale = _factor(attrs["scale"], x.shape[d])
+            scale = factor(attrs["scale"], x.shape[d])
             return self.along(cast(x, dtypes.complex_of(x.dtype)), d, False, scale, node.shape[d])
         n = attrs["n"]
         rest = (n - 1) // 2                   # elements that are conjugates of others
         x = narrow(x, d, 0, n // 2 + 1)
         if rest:
             x = concat([x, flip(op("conj", narrow(x, d, 1, rest)), (d,))], d)
-        return self.along(x, d, True, _factor(attrs["scale"], n), real=True)
+        return self.along(x, d, True, factor(attrs["scale"], n), real=True)
 
     def along(self, x: Node, d: int, backwards: bool, scale: float, keep: int = 0, real: bool = False) -> Node:
         """The sums of complex numbers along dimension d, times scale. keep: so many of them (0: all); real: their real parts."""
@@ -162,10 +181,6 @@ class _Composer:
         y = self.points(y, False, 1.0, size, False)
         y = self.points(op("mul", y, spectrum), True, 1.0, n, False)
         return op("mul", y, chirp)
-
-
-def _factor(scale: str, n: int) -> float:
-    return {"one": 1.0, "root": float(n ** -0.5), "whole": 1.0 / n}[scale]
 
 
 def _direct(n: int) -> bool:

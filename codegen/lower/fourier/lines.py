@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tracegrad.codegen.graph.complex_pairs import both_parts
 from tracegrad.codegen.graph.fourier.lines import FourierLines, shape_of
+from tracegrad.codegen.graph.fourier.vectors import VECTORS
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, Expression, Infix, Lanes, Load, Vector, element, place
 from tracegrad.codegen.kernel.ir.kernel import Kernel
@@ -23,6 +24,7 @@ from tracegrad.codegen.kernel.ir.statements import Store
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fourier.butterflies import Arithmetic, Complex, butterfly
+from tracegrad.codegen.lower.fourier.vectors import VectorTransforms
 from tracegrad.codegen.lower.workgroup import WorkGroup
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.errors import CompilerBug
@@ -31,7 +33,7 @@ from tracegrad.graph.ir import Node
 
 @lowering("fourier")
 def transforms(group: Group, context: Context) -> list[Kernel]:
-    return [_Transform(group, context).kernel()]
+    return [(VectorTransforms if group.anchor.fn is VECTORS else _Transform)(group, context).kernel()]
 
 
 class _Place(NamedTuple):

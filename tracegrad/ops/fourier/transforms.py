@@ -2,8 +2,8 @@
 
 Three primitives: of complex numbers over some dimensions (`Dft`), of real ones over one (`RealDft`, the half of the spectrum that tells the
 rest), and that one's inverse (`HalfDft`). All are linear, and each one's derivative is another one, so derivatives have any order, run
-forward, are batched and traced. They are computed by pocketfft (scipy's, if that is there, or numpy's), where the host shares the
-device's memory without a copy.
+forward, are batched and traced. They are computed by kernels, or by pocketfft (scipy's, if that is there, or numpy's) where
+that takes less time and the host shares the device's memory.
 """
 
 from __future__ import annotations
