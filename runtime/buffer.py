@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from pyopencl._cl import PooledBuffer, _enqueue_read_buffer      # (what enqueue_copy finds, in half the time)
+from pyopencl._cl import PooledBuffer, _enqueue_read_buffer  # (what enqueue_copy finds, in half the time)
 
 from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime import staging
