@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
+from tracegrad.codegen.conv.few_pixels import few_pixels
 from tracegrad.codegen.graph import large_matrices, small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.bit_widths import halves
@@ -63,6 +64,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
         ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
         ("halves", lambda graph, target: halves(graph)),             # sums and powers of halves, in float32
+        ("few_pixels", few_pixels),                                  # convolutions of small images as products
         ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
         ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed

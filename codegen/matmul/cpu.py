@@ -91,6 +91,9 @@ def lower_product(group: Group, context: Context) -> list[Kernel]:
             return _split(turned, _dots)
         packed, kernel = _pack(x, x.b, 1)
         return [kernel, *_split(replace(turned, a=packed), _dots)]
+    if 1 < p.n < width and p.m > p.n and x.a.along_k and not x.b.along_k and p.k >= 4 * width:
+        packed, kernel = _pack(x, x.b, 1)                 # few columns are soon packed, all rows are not
+        return [kernel, *_split(replace(x, b=packed), _dots)]
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
         return _split(x, _dots)
     return _split(turned if p.n < width and p.m > p.n else x, _tiles)
@@ -162,7 +165,10 @@ def _total(p: Product, parts: int) -> Kernel:
 
 
 def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
-    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest), and the kernel that does it."""
+    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest), and the kernel that does it.
+
+    Of panels of one line the lines lie along k, one behind the other.
+    """
     p = x.of
     batch, count = p.batch if lines.batched else 1, ceil_div(lines.count, panel)
     temp = Temp(f"{p.name}_packed_{lines.name}", p.result, batch * count * panel * p.k, p.dtype)
@@ -194,13 +200,13 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     def packed(f: Fused) -> ElementAt:
         found = f.scratch(temp, name, "const", shape)
 
-        def place(*at: Index) -> Element:
-            b, number, line, k = at
-            return found(b if lines.batched else ZERO, number, k, line)
+        def place(b: Index, number: Index, *at: Index) -> Element:
+            *line, k = at
+            return found(b if lines.batched else ZERO, number, k, line[0] if line else ZERO)
 
         return place
 
-    return replace(lines, source=packed, strides=(0, p.k, 1), panels=True), kernel
+    return replace(lines, source=packed, strides=(0, p.k, 1), panels=panel > 1), kernel
 
 
 def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:

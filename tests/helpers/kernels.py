@@ -50,7 +50,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     exact_columns=[0, 4, 64], exact_spread=[1, 64],
     sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 16, 128],
     split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
-    conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
+    conv_unrolled=[1, 7], conv_weights=[0, 1 << 10], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
     attention_scores=[0, 0, 1 << 12], attention_width=[16, 256], attention_keys=[1, 4, 8],
     attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], attention_long=[0, 1 << 12],
     launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],

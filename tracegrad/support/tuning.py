@@ -149,6 +149,8 @@ class Tuning(NamedTuple):
     attention_long: int = 1 << 12      # keys, and rows on a GPU, above which a block's sum is made apart and then added
     written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
+    conv_weights: int = 1 << 10        # times the pixels of an image, squared: weights from which on convolutions of few are products
+                                       # (Zen 5, 16 lanes: 0.4 of the time for 36,864 at 2 x 2; 1.05 for 147,456 at 4 x 4, 64 images)
 
     # small kernels in one launch (plan/batch_launches.py)
     launch_work: int = 3 << 16         # flops + bytes that a core does in the time of a launch (5 and 15 us on PoCL)

@@ -70,6 +70,30 @@ def test_convolutions_and_their_gradients(x: Any, w: Any, options: Any) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
+@one_of(3, ("x", "w", "options"), [(x, w, options) for x, w, options in WINDOWS if w[1] == x[1]])
+def test_convolutions_and_their_gradients_as_products(x: Any, w: Any, options: Any) -> None:
+    """Of images of few pixels, with every target whose vectors hold them."""
+    def fn(x: Any, w: Any) -> Any:
+        return F.conv2d(x, w, **options).exp(), *tg.grad(lambda x, w: (F.conv2d(x, w, **options) ** 2).sum(), argnums=(0, 1))(x, w)
+
+    few = (*x[:2], *(min(n, k * options.get("dilation", 1) + 1) for n, k in zip(x[2:], w[2:], strict=True)))
+    checked(fn, normal(*few), 0.1 * normal(*w), targets={"avx512": AVX512, "avx2": AVX2}, tuning=Tuning(conv_weights=0))
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_few_pixels_of_many_channels_are_a_product() -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (F.conv2d(x, w, padding=1) ** 2).sum()
+
+    w = normal(64, 64, 3, 3, dtype=np.float32)
+    for pixels, dtype, product in [(2, np.float32, True), (6, np.float32, False), (2, np.float16, False)]:
+        x = normal(2, 64, pixels, pixels, dtype=dtype)
+        source = planned(lambda x, w: (loss(x, w), *tg.grad(loss, argnums=(0, 1))(x, w)), (x, w.astype(dtype)), AVX512)[0].source
+        assert ("x64x576 product" in source or "64x8x576 product" in source) == product, source
+        assert ("Gradient by 3x3 weights" in source or "3x3 taps" in source) != product, source
+
+
+@pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize(("x", "w", "options"), [WINDOWS[4], WINDOWS[2], WINDOWS[7], ((2, 2, 19, 9), (2, 2, 3, 3), {})])
 def test_infinite_pixels_count_once_in_gradients_by_weights(x: Any, w: Any, options: Any) -> None:
     """Also where a vector begins early, and where it reaches beyond a row: 0 times infinity would be NaN."""

@@ -182,6 +182,27 @@ def test_rows_times_a_vector_are_vectors_of_sums(target: Target, dtype: str) -> 
 
 
 @pytest.mark.usefixtures("on_numpy")
+@one_of(2, ("target", "dtype"), [(AVX512, "float32"), (CPU, "float32"), (AVX512, "float64")])
+def test_rows_times_few_columns_are_vectors_of_sums(target: Target, dtype: str) -> None:
+    """The columns are packed, as lines along k; the rows are read where they lie."""
+    width = target.simd_bytes // np.dtype(dtype).itemsize
+    with Checked({"cpu": target}, slack=3.0) as checked:
+        for batch, m, n, k in [(1, 40, 2, 64), (1, 50, width - 1, 97), (3, 37, 2, 66), (2, width, width // 2, 400)]:
+            for how in ("b", "f"):
+                (a, _), (b, y) = operand("a", batch, m, k, dtype=dtype), operand(how, batch, k, n, dtype=dtype)
+                tg.trace(lambda a, b, y=y: tg.relu(a @ y(b)) * 2)(a, b)
+    assert checked.count == 8
+    a, b = (operand("a", 1, *shape, dtype=dtype)[0] for shape in ((100, 128), (128, width - 1)))
+    source = plan_of(lambda a, b: a @ b, a, b, target=target).source
+    assert "pack_b(" in source
+    assert "pack_a(" not in source
+    assert "dot products at a time" in source
+    a[0, 5, 4] = np.inf
+    found = run_plan(plan_of(lambda a, b: a @ b, a, b, target=target), [a.numpy(), b.numpy()])[0]
+    np.testing.assert_allclose(found, a.numpy() @ b.numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("on_numpy")
 def test_a_product_is_statements_that_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store beyond the end is found, and one of what the neighbouring tile stores."""
     seen: list[Kernel] = []
