@@ -314,7 +314,7 @@ class TestBuild:
         real = runtime_program._build
 
         def broken(text):
-            return text.replace("{", "{ int broken = nowhere;", 1)
+            return text.replace(") {", ") { int broken = nowhere;", 1)
 
         monkeypatch.setattr(runtime_program, "_build", lambda c, d, source, given: real(c, d, broken(source), (broken(given[0]), given[1])))
         y = (x * 3 + 0.123).sin()

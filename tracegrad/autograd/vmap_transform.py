@@ -20,7 +20,7 @@ from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import PLACED, Steps
+from tracegrad.tensors.parts.view_steps import Steps, is_placed
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
 
@@ -143,12 +143,14 @@ def _vmapped(func: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any
             written = [(whole, order, node) for one, whole, order in scope.known.values() if (node := one._node()) not in mapped]
     finally:
         derivatives.awaited.difference_update(mapped)
+        given = {id(one): (whole, order) for one, whole, order in scope.known.values()}
+        scope.known.clear()                           # examples hold their scope: no circle of references is left
     places = _spread_dims("out_dims", out_dims, out)
     results = []
     with own_nodes():
         for (x, order, _), whole in zip(written, batch([node for *_, node in written], mapped, size), strict=True):
             x._rebind(permute(whole, tuple(sorted(range(x.ndim), key=order.__getitem__))), "vmap")      # func changed it in place
-        memory = _Memory(scope, mapped, {id(one): (whole, order) for one, whole, order in scope.known.values()}, outs if views else [])
+        memory = _Memory(scope, mapped, given, outs if views else [])
         batched = zip(nodes, batch(nodes, mapped, size), strict=True)
         for t, place in zip(outs, places, strict=True):
             if _maps_itself(t):
@@ -247,7 +249,7 @@ class _Memory:
     def view(self, t: Tensor, order: tuple[int, ...] | None) -> Tensor | None:
         """t as a view, its dimensions in that order, where the batch was in front (None: no batch)."""
         root, steps, detached = _root(t)
-        if id(root) not in self.known or any(func is PLACED for func, _ in steps):      # at another place for each example
+        if id(root) not in self.known or any(is_placed(func) for func, _ in steps):      # at another place for each example
             return None
         made = self.made.get(id(root))
         base, front = self.given.get(id(root), (root if made is None else made, None))

@@ -13,7 +13,7 @@ import optree
 
 from tracegrad.errors import TraceError, printable
 from tracegrad.execute.realize import without_history
-from tracegrad.tensors.parts.view_steps import PLACED
+from tracegrad.tensors.parts.view_steps import is_placed
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.guards import GuardSet
 from tracegrad.tracing.reachable_names import is_foreign
@@ -79,7 +79,7 @@ class ResultRecipe:
         A view at a place that a tensor tells is a tensor of its own for who calls.
         """
         levels: list[Level] = []
-        while tensor._trace is recording and tensor._base is not None and not any(fn is PLACED for fn, _ in tensor._chain):
+        while tensor._trace is recording and tensor._base is not None and not any(is_placed(fn) for fn, _ in tensor._chain):
             levels.insert(0, (tensor._chain, tensor._detached, tensor if tensor._detached and tensor._node().needs_grad else None))
             tensor = tensor._base
         return tensor, levels

@@ -226,6 +226,28 @@ class Subscript:
         return tuple(steps)
 
 
+class Placed:
+    """The step to `x[key]` where the key holds nodes of no dimensions, whose values nobody knows in a trace: `PLACED` is the only one.
+
+    Its attributes: key; given, what the user's key held, with the versions of its tensors; like, the steps if the nodes were 0.
+    """
+
+    name = "placed"
+
+    def read(self, source: Node, key: Any) -> Node:
+        """The view's node."""
+        found: Node = getitem(source, key)
+        return found
+
+    def write(self, source: Node, key: Any, value: Node) -> Node:
+        """What the source becomes when the view gets a value."""
+        found: Node = setitem(source, key, value)
+        return found
+
+
+PLACED = Placed()
+
+
 def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:
     """Indices that are known now, as a numpy array of int64 in [0, n)."""
     if isinstance(values, list) and any(isinstance(v, Operators) for v in values):

@@ -27,11 +27,6 @@ from tracegrad.support import dtypes
 Array = Any      # a Node or a Tensor
 
 
-def _product(a: Node, b: Node) -> Node:
-    """(*B, M, K) times (*B, K, N); bools are refused and tiny integers keep their dtype, as in torch."""
-    return contraction.matmul(a, b)
-
-
 def _operands(name: str, *xs: Any) -> list[Node]:
     """Tensors of numbers, of the dtype that they promote to."""
     for x in xs:
@@ -76,10 +71,10 @@ def matmul(input: Array, other: Array) -> Array:
 def _batched(a: Node, b: Node) -> Node:
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if b.ndim == 2 and a.ndim > 2:                          # one large product of all rows
-        y = _product(mv.reshape(a, (prod(a.shape[:-1]), k)), b)
+        y = contraction.matmul(mv.reshape(a, (prod(a.shape[:-1]), k)), b)
         return mv.reshape(y, (*a.shape[:-1], n))
     batch = broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
-    return _product(mv.expand(a, (*batch, m, k)), mv.expand(b, (*batch, k, n)))
+    return contraction.matmul(mv.expand(a, (*batch, m, k)), mv.expand(b, (*batch, k, n)))
 
 
 @public("mm")
@@ -499,6 +494,6 @@ def _contract(x: Node, a: list[Any], y: Node, b: list[Any], keep: list[Any]) -> 
     else:
         m, k, n = prod(lengths(rows)), prod(lengths(summed)), prod(lengths(columns))
         one = (prod(lengths(batch)),) if batch else ()
-        z = _product(mv.reshape(x, (*one, m, k)), mv.reshape(y, (*one, k, n)))
+        z = contraction.matmul(mv.reshape(x, (*one, m, k)), mv.reshape(y, (*one, k, n)))
         z = mv.reshape(z, lengths(batch + rows + columns))
     return arranged(z, batch + rows + columns, keep)

@@ -23,7 +23,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state, unusual
-from tracegrad.tensors.parts.view_steps import PLACED, Steps, Unmade, stepped
+from tracegrad.tensors.parts.view_steps import Steps, Unmade, is_placed, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
@@ -129,7 +129,7 @@ class Handle(Operators):
 
     def _replay(self, node: Node) -> Node:
         """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
-        if any(fn is PLACED for fn, _ in self._chain):
+        if state.symbolic and self._chain and is_placed(self._chain[-1][0]):
             return self._replay_placed(node)
         if not node.needs_grad or self._detached:
             viewed = self._base

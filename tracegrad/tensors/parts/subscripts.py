@@ -19,7 +19,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import PLACED, apart
+from tracegrad.tensors.parts.view_steps import apart, is_placed
 
 
 class Subscripts(Handle):
@@ -49,16 +49,16 @@ class Subscripts(Handle):
         node = self._operand() if source.needs_grad and not state.grad else source
         nodes = tuple([k._operand() if isinstance(k, Subscripts) else k for k in (key if type(key) is tuple else (key,))])
         with own_nodes():
-            view = self._handle(PLACED.read(node, nodes), self._device, state.trace)
+            view = self._handle(subscripts.PLACED.read(node, nodes), self._device, state.trace)
         given = _versions(key)
         view._base, view._detached, view._source = self, node is not source, (weakref.ref(source), self._version)
-        view._chain = ((PLACED, {"key": nodes, "given": given, "like": subscripts.Subscript(self.shape, like).steps()}),)
+        view._chain = ((subscripts.PLACED, {"key": nodes, "given": given, "like": subscripts.Subscript(self.shape, like).steps()}),)
         return view
 
     def _is_placed_at(self, base: Any, key: Any) -> bool:
         """Whether this is the view base[key] of such a key, as it was made: `x[i] += 1` gives x[i] what it is already."""
         chain = self._chain if self._base is base else ()
-        if len(chain) != 1 or chain[0][0] is not PLACED:
+        if len(chain) != 1 or not is_placed(chain[0][0]):
             return False
         given, now = chain[0][1]["given"], _versions(key)
         return len(given) == len(now) and all(a is b and m == n if isinstance(a, Subscripts) else a == b

@@ -11,8 +11,6 @@ import numpy as np
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.arrays import subscripts
-from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
 from tracegrad.ops.primitives.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.primitives.reduction import sum_to
@@ -20,35 +18,18 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import state
 
 _SLICE = REGISTRY["slice"]
-Step = tuple[Any, dict[str, Any]]  # a movement op, or PLACED, and its attributes
+Step = tuple[Any, dict[str, Any]]  # a movement op, or `subscripts.PLACED`, and its attributes
 Steps = tuple[Step, ...]
 
 
-class Placed:
-    """The step to `x[key]` where the key holds nodes of no dimensions, whose values nobody knows in a trace: `PLACED` is the only one.
-
-    Its attributes: key; given, what the user's key held, with the versions of its tensors; like, the steps if the nodes were 0.
-    """
-
-    name = "placed"
-
-    def read(self, source: Node, key: Any) -> Node:
-        """The view's node."""
-        found: Node = subscripts.getitem(source, key)
-        return found
-
-    def write(self, source: Node, key: Any, value: Node) -> Node:
-        """What the source becomes when the view gets a value."""
-        found: Node = subscripts.setitem(source, key, value)
-        return found
-
-
-PLACED = Placed()
+def is_placed(fn: Any) -> bool:
+    """Whether a step leads to a place that a tensor tells, in a trace (`tracegrad.ops.arrays.subscripts.Placed`)."""
+    return bool(fn.name == "placed")
 
 
 def plain_steps(steps: Steps) -> Steps:
     """The steps, as if what a key holds were 0: sizes and distances in memory are the same."""
-    return tuple([step for fn, attrs in steps for step in (attrs["like"] if fn is PLACED else ((fn, attrs),))])
+    return tuple([step for fn, attrs in steps for step in (attrs["like"] if is_placed(fn) else ((fn, attrs),))])
 
 
 class Unmade(Protocol):
@@ -66,8 +47,9 @@ def apart() -> bool:
 
 def stepped(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:
     """A step of a view's chain."""
-    if isinstance(fn, Placed):
-        return fn.read(node, attrs["key"])
+    if is_placed(fn):
+        read: Node = fn.read(node, attrs["key"])
+        return read
     if fn is _SLICE and apart():
         size = fn.aval(node.aval, **attrs).shape
         dims = parts(size, node.shape)
@@ -104,7 +86,7 @@ def put_back(base: Node, steps: Steps, value: Node, call: str) -> Node:
     """The base's new node once the view of it that `steps` make holds `value`: they are undone from their end."""
     stages = [base]
     for fn, attrs in steps:
-        stages.append(PLACED.read(stages[-1], attrs["key"]) if fn is PLACED else bind(fn, (stages[-1],), attrs))
+        stages.append(fn.read(stages[-1], attrs["key"]) if is_placed(fn) else bind(fn, (stages[-1],), attrs))
     back = list(zip(reversed(steps), reversed(stages[:-1]), strict=True))
     if overlap(steps):
         if not _are_apart(base.shape, steps):
@@ -126,8 +108,8 @@ def put_back(base: Node, steps: Steps, value: Node, call: str) -> Node:
         elif fn.name == "slice":
             dims = parts(value.shape, source.shape) if apart() else ()
             value = put_slice(source, value, attrs["start"], attrs["step"], dims)
-        elif fn is PLACED:
-            value = PLACED.write(source, attrs["key"], value)
+        elif is_placed(fn):
+            value = fn.write(source, attrs["key"], value)
         elif fn.name in _PARTS:
             value = _PARTS[fn.name](value, source)
         else:  # the padding of a diagonal: what it holds is seen by nobody
@@ -137,9 +119,11 @@ def put_back(base: Node, steps: Steps, value: Node, call: str) -> Node:
 
 def _pulled(fn: Any, attrs: dict[str, Any], value: Node, source: Node) -> Node:
     """The sum of the elements of a view over those of the source that each of them is."""
-    if isinstance(fn, Placed):
-        return fn.write(full_like_shape(source.shape, 0, value.dtype), attrs["key"], value)
-    found: Node = sum_to(fn.vjp(value, value, source, **attrs)[0], source.shape)
+    found: Node
+    if is_placed(fn):
+        found = fn.write(expand(const(0, value.dtype), source.shape), attrs["key"], value)
+        return found
+    found = sum_to(fn.vjp(value, value, source, **attrs)[0], source.shape)
     return found
 
 
