@@ -505,3 +505,15 @@ def test_checkpointed_blocks_have_the_derivatives_of_the_blocks(run, device):
     np.testing.assert_array_equal(both[0].detach().numpy(), both[1].detach().numpy())
     with pytest.raises(tg.ArgumentError, match="segments must be between 1 and the number of functions, 3, got 4"):
         tg.utils.checkpoint.checkpoint_sequential(layers, 4, x)
+
+
+def test_a_constant_that_is_differentiated_is_none(device):
+    """A variable whose value is a constant (rows of an identity, ones): the rules of products leave out the derivatives of true constants."""
+    f = lambda x: tg.cond(x.sum() > 0, lambda y: (y**2).sum(), lambda y: (y**3).sum(), x)
+    x, rows = tg.tensor([0.3, -0.7, 1.1], dtype=tg.float64), tg.eye(3, dtype=tg.float64)
+    for mapped in (tg.vmap, lambda fn: tg.trace(tg.vmap(fn))):
+        close(mapped(lambda t: tg.jvp(tg.grad(f), (x,), (t,))[1])(rows).numpy(), 2 * np.eye(3))
+    ones = lambda: tg.ones(2, dtype=tg.float64)
+    for g, wanted in ((lambda x: x * 3.0 * x, 6.0), (lambda x: 2.0 / x, -2.0), (lambda x: x**x, 1.0),
+                      (lambda x: (x * 2.0) ** (x * 2.0), 8 * np.log(2.0) + 8)):
+        close(tg.trace(lambda g=g: tg.grad(lambda x: g(x).sum())(ones()))().numpy(), np.full(2, wanted))

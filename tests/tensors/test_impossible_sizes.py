@@ -129,7 +129,7 @@ def test_every_layer_with_weights_is_among_them() -> None:
 
 
 # Other names of functions, by which those call themselves.
-ALSO = {"as_strided_copy": "as_strided", "expand_copy": "expand", "affine_grid_generator": "affine_grid", "new_empty": "empty",
+ALSO = {"affine_grid_generator": "affine_grid", "new_empty": "empty",
         "new_ones": "ones", "new_zeros": "zeros", "new_full": "full", "new_empty_strided": "empty_strided"}
 
 

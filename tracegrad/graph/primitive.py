@@ -147,6 +147,11 @@ def to_keep(found: Iterable[Node]) -> list[Node]:
     return list(kept)
 
 
+def fixed(x: Node) -> bool:
+    """Whether nobody differentiates with respect to x: a constant that no variable holds."""
+    return x.constant and not x.needs_grad
+
+
 def saving_nothing(op: Primitive) -> Any:
     """The op for operands of which only constants are read by its derivative, which a composed function brings: a mean's 1/n, tril's mask.
 

@@ -13,7 +13,7 @@ from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.families import Elementwise, by_parts, common_dtype, selected
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
-from tracegrad.graph.primitive import REGISTRY, bind, call, cast, saving_nothing
+from tracegrad.graph.primitive import REGISTRY, bind, call, cast, fixed, saving_nothing
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
@@ -110,7 +110,7 @@ class Mul(Elementwise):
     operator = ("*", 7)
     wraps, mixes, single, scalar_polymorphic = True, True, True, True
     numpy = staticmethod(np.multiply)
-    def vjp(self, ct, y, a, b): return None if a.constant else ct * b, None if b.constant else ct * a   # (nobody asks for a constant's)
+    def vjp(self, ct, y, a, b): return None if fixed(a) else ct * b, None if fixed(b) else ct * a
     def pair(self, a, b): return complex_parts.mul(a, b)
     def opencl(self, a, b): return f"({a} * {b})"
 
@@ -131,7 +131,7 @@ class Div(Elementwise):
     def vjp(self, ct, y, a, b):
         if a.fn.name == "const" and a.attrs["value"] == 1:   # 1 / b: no division, which takes as long as four products
             return None, -ct * y * y
-        return ct / b, None if b.constant else -ct * y / b
+        return ct / b, None if fixed(b) else -ct * y / b
 
     def opencl(self, a, b): return f"({a} / {b})"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad.graph.families import Elementwise, Float
 from tracegrad.graph.operation import Pair
-from tracegrad.graph.primitive import REGISTRY
+from tracegrad.graph.primitive import REGISTRY, fixed
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import bitwise_and, bitwise_not, eq, ge, gt, real, where
 from tracegrad.ops.primitives.formula import erf_of
@@ -41,7 +41,7 @@ class Pow(Elementwise):
             large = gt(REGISTRY["abs"](a), float(dtypes.finfo(a.dtype).tiny))
             exponent = where(bitwise_and(eq(b, 0.0), bitwise_not(large)), 1.0, b)
         of_base = ct * b * power(a, exponent - 1)
-        if b.constant:                                                          # nobody asks for the exponent's
+        if fixed(b):                                                            # nobody asks for the exponent's
             return of_base, None
         size = real(b) if b.dtype.kind == "c" else b
         flat = where(eq(a, 0.0), ge(size, 0.0), False)                           # 0 to any power >= 0; log of a negative a is NaN
