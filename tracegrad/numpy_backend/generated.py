@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.graph.operation import KnownArray
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.numpy_backend.steps import Step, Steps, with_last_uses
+from tracegrad.ops.primitives.elementwise import Identity
 from tracegrad.support.cache import written
 
 LINES = 3000            # the code of longer functions is not kept for others
@@ -25,7 +26,6 @@ SPREAD = 1 << 12        # bytes from which on an array is dropped after its last
 _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _CONCAT, _SLICE = REGISTRY["concat"], REGISTRY["slice"]
-_SAME = frozenset(REGISTRY[name] for name in ("copy", "detach", "materialize"))        # whose result is the operand, as it is
 _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
@@ -64,7 +64,7 @@ class Writer:
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
-        if fn in _SAME and step.place not in self.routine.targets:
+        if isinstance(fn, Identity) and len(step.operands) == 1 and step.place not in self.routine.targets:        # the operand as it is
             self.same[step.place] = step.operands[0]
         if len(shape) == 1 and fn is _RESHAPE:
             self.flat[step.place] = step.operands[0]

@@ -44,7 +44,7 @@ def _sorting(x: Any, descending: bool, k: int) -> Any:
     """The first k indices of those that sort the last dimension of an array: stable, and descending stable from the other end."""
     if not descending:
         return x.argsort(-1, "stable")[..., :k]
-    if k == 1 and x.dtype.kind in "fiub":               # the first of the largest, or of the NaNs
+    if k == 1 and x.dtype.isbuiltin == 1 and x.dtype.char not in "FD":               # the first of the largest, or of the NaNs
         return np.asarray(x.argmax(-1))[..., None]
     n = x.shape[-1]
     return n - 1 - x[..., ::-1].argsort(-1, "stable")[..., n - k:][..., ::-1]
