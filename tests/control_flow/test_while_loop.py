@@ -493,3 +493,32 @@ def test_a_third_derivative_of_a_scan_that_ends_early_with_a_scan_inside(on_nump
         return y.detach()
 
     close([third(tg.trace(f), X)], [third(f, X)])
+
+
+class Cube(tg.autograd.Function):
+    """x³, by a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, ct):
+        x, = ctx.saved_tensors
+        return ct * 3.0 * x * x
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_second_derivative_of_a_custom_function_in_a_branch_of_a_loop(on_numpy, create_graph):
+    """Zeros stand for the cotangent there; a tensor of them was another node, so what depends on it had no derivative, without a word."""
+    def f(x):
+        branch = lambda h: tg.cond(h.sum() > 0, lambda h: Cube.apply(h), lambda h: Cube.apply(h * 2.0), h)
+        return tg.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, branch(h) * 0.9), carried_inputs=(tg.tensor(0), x))[1]
+
+    def second(f):
+        x = tg.tensor([0.9, 1.1, -0.8], dtype=tg.float64, requires_grad=True)
+        first, = tg.autograd.grad(f(x).square().sum(), x, create_graph=True)
+        return tg.autograd.grad(first.square().sum(), x, create_graph=create_graph)[0].detach()
+
+    close([second(tg.trace(f))], [second(f)])

@@ -274,7 +274,7 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
 def variable(x: Node) -> Node:
     """x as a new thing to differentiate with respect to."""
     node = bind(REGISTRY["variable"], (x,), {"uid": unique()})
-    node.needs_grad = True
+    node.needs_grad, node.constant = True, False            # also of a constant: what it is made of may be another node's, it is not
     return node
 
 
