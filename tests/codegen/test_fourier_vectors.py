@@ -14,7 +14,7 @@ import tracegrad as tg
 from tests.codegen.gpu.test_fourier_kernels import check, draw, planned
 from tests.helpers.kernels import TARGETS, random_target, random_tuning
 from tests.helpers.marks import one_of
-from tracegrad.codegen.graph.fourier.vectors import stages
+from tracegrad.codegen.graph.fourier.vectors_cpu import stages
 from tracegrad.graph.ir import Node
 from tracegrad.ops.fourier import transforms
 from tracegrad.ops.primitives.movement import permute

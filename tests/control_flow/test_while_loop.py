@@ -513,7 +513,7 @@ class Cube(tg.autograd.Function):
 def test_a_second_derivative_of_a_custom_function_in_a_branch_of_a_loop(on_numpy, create_graph):
     """Zeros stand for the cotangent there; a tensor of them was another node, so what depends on it had no derivative, without a word."""
     def f(x):
-        branch = lambda h: tg.cond(h.sum() > 0, lambda h: Cube.apply(h), lambda h: Cube.apply(h * 2.0), h)
+        branch = lambda h: tg.cond(h.sum() > 0, Cube.apply, lambda h: Cube.apply(h * 2.0), h)
         return tg.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, branch(h) * 0.9), carried_inputs=(tg.tensor(0), x))[1]
 
     def second(f):

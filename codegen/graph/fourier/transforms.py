@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.complex_pairs import parts
-from tracegrad.codegen.graph.fourier.lines import LINES, halves, shape_of
+from tracegrad.codegen.graph.fourier.lines_gpu import LINES, halves, shape_of
 from tracegrad.codegen.graph.fourier.turned import turned
-from tracegrad.codegen.graph.fourier.vectors import Vectors, factor, pays
+from tracegrad.codegen.graph.fourier.vectors_cpu import Vectors, factor, pays
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.config import config
 from tracegrad.graph.ir import Aval, Graph, Node

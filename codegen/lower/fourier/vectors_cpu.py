@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import log2
 from typing import Any, NamedTuple
 
-from tracegrad.codegen.graph.fourier.vectors import FEW_COLUMNS, stages
+from tracegrad.codegen.graph.fourier.vectors_cpu import FEW_COLUMNS, stages
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, Buffer, Expression, Lanes, Literal, Load, Prefix, Splat, Vector, Zip
 from tracegrad.codegen.kernel.ir.kernel import Kernel

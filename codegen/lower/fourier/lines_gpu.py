@@ -15,8 +15,8 @@ from math import log2
 from typing import NamedTuple
 
 from tracegrad.codegen.graph.complex_pairs import both_parts
-from tracegrad.codegen.graph.fourier.lines import FourierLines, shape_of
-from tracegrad.codegen.graph.fourier.vectors import VECTORS
+from tracegrad.codegen.graph.fourier.lines_gpu import FourierLines, shape_of
+from tracegrad.codegen.graph.fourier.vectors_cpu import VECTORS
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, Expression, Infix, Lanes, Load, Vector, element, place
 from tracegrad.codegen.kernel.ir.kernel import Kernel
@@ -24,7 +24,7 @@ from tracegrad.codegen.kernel.ir.statements import Store
 from tracegrad.codegen.kernel.ir.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fourier.butterflies import Arithmetic, Complex, butterfly
-from tracegrad.codegen.lower.fourier.vectors import VectorTransforms
+from tracegrad.codegen.lower.fourier.vectors_cpu import VectorTransforms
 from tracegrad.codegen.lower.workgroup import WorkGroup
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.errors import CompilerBug

@@ -1,4 +1,4 @@
-"""The operation of `lower/fourier/lines.py`: transforms of many lines of as many points as a work-group holds. Start at `FourierLines`.
+"""The operation of `lower/fourier/lines_gpu.py`: transforms of many lines of as many points as a work-group holds. Start at `FourierLines`.
 
 `shape_of` says how a work-group does it; where it says None, `transforms.py` cuts the transform into several.
 """

@@ -1,4 +1,4 @@
-"""The operation of `lower/fourier/vectors.py`: transforms by a CPU's vectors, a work-item each. Start at `VectorTransform`.
+"""The operation of `lower/fourier/vectors_cpu.py`: transforms by a CPU's vectors, a work-item each. Start at `VectorTransform`.
 
 `stages` says by which butterflies, `factors` what these are multiplied by, `pays` for which transforms; `Vectors` makes it of them.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.complex_pairs import parts
-from tracegrad.codegen.graph.fourier.lines import radices
+from tracegrad.codegen.graph.fourier.lines_gpu import radices
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import Primitive, bind, data
