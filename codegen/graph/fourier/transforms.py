@@ -1,8 +1,8 @@
-"""Fourier transforms as kernels: of CPUs' vectors (`vectors.py`), and for devices with memory of their own. Start at `in_kernels`.
+"""Fourier transforms as kernels: of CPUs' vectors (`vectors_cpu.py`), and for devices with memory of their own. Start at `in_kernels`.
 
 A transform of n = a b points is one of a points over the columns of an a x b matrix, factors exp(-2 pi i j k / n), and one of b points
 over its rows (J. Cooley, J. Tukey, 1965; the result comes out in order, as Stockham has it, because each step writes another array). Where
-work-groups have local memory, a transform of up to some thousand points is one kernel, a longer one two (`lines.py`). Elsewhere
+work-groups have local memory, a transform of up to some thousand points is one kernel, a longer one two (`lines_gpu.py`). Elsewhere
 those of up to DIRECT points are products with the matrix of the factors. Sizes with a large prime factor are convolutions of a power of
 two (L. Bluestein, "A linear filtering approach to the computation of the discrete Fourier transform", 1970). What stands before a
 transform is fused with it.
@@ -37,7 +37,7 @@ _DFT, _REAL_DFT, _HALF_DFT = (REGISTRY[n] for n in ("dft", "real_dft", "half_dft
 def in_kernels(graph: Graph, target: Target) -> Graph:
     """The graph without transforms, where the device does not share the host's memory (or config.fourier says "kernels").
 
-    Elsewhere it is without those that vectors do (`vectors.py`), and the host's read and write arrays as they lie (`turned`).
+    Elsewhere it is without those that vectors do (`vectors_cpu.py`), and the host's read and write arrays as they lie (`turned`).
     """
     wanted = config.fourier == "kernels" or (config.fourier != "host" and not target.host_memory)
     transforms = (_DFT, _REAL_DFT, _HALF_DFT)

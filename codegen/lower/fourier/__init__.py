@@ -1,1 +1,3 @@
-"""Fourier transforms in local memory: the kernel (lines.py), and a few points in registers (butterflies.py)."""
+"""Fourier transforms: in local memory (lines_gpu.py, where those of vectors are sent on), by a CPU's vectors (vectors_cpu.py); a few points
+in registers are butterflies.py.
+"""

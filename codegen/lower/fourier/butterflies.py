@@ -1,4 +1,4 @@
-"""Fourier transforms of a few points in a work-item's registers: the butterflies of `lines.py`. Start at `butterfly`.
+"""Fourier transforms of a few points in a work-item's registers: the butterflies of `lines_gpu.py`. Start at `butterfly`.
 
 A number is a pair of expressions. A composite count is cut as r = a b (J. Cooley, J. Tukey, 1965), 2 and 4 points are sums and differences,
 and an odd prime takes x[j] + x[r-j] and x[j] - x[r-j], of which the cosines and the sines are summed: half of the multiplications.
