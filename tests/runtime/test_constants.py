@@ -1,7 +1,5 @@
 """Constants that a kernel chooses where nothing wants them: their page is in memory all the same (runtime/drivers/pocl_constants.py)."""
 
-from time import process_time
-
 import numpy as np
 import pytest
 
@@ -26,21 +24,10 @@ def test_others_stay_as_they_are(source):
     assert present(source) == source
 
 
-@pytest.mark.skipif(tg.device().kind == "numpy", reason="no kernels")
-def test_what_nobody_chooses_takes_no_longer():
-    """With AVX-512, a choice that was never made took 40 times as long as one that was made once."""
-    x = tg.from_numpy(np.random.default_rng(0).uniform(0, 1, 100_000).astype(np.float32))
-    never, once = x + 2, tg.cat([x[:1] - 1, x[1:] + 2])
-
-    def least(f, y):
-        taken = []
-        for _ in range(12):
-            start = process_time()
-            for _ in range(5):
-                f(x, y)
-            tg.synchronize()
-            taken.append(process_time() - start)
-        return min(taken)
-
-    first = least(tg.trace(lambda x, y: tg.where(x > y, 3.75, x)), never)
-    assert first < 8 * least(tg.trace(lambda x, y: tg.where(x > y, 4.75, x)), once)
+@pytest.mark.parametrize("more", [2.0, 0.0, -2.0])
+def test_choices_of_none_some_and_all(more):
+    """(How long they take is in docs/measurements.md: no test asserts a time.)"""
+    x = np.random.default_rng(0).uniform(0, 1, 1000).astype(np.float32)
+    y = (x[::-1] + np.float32(more)).astype(np.float32)
+    found = tg.trace(lambda x, y: tg.where(x > y, 3.75, x))(tg.tensor(x), tg.tensor(y))
+    np.testing.assert_array_equal(found.numpy(), np.where(x > y, np.float32(3.75), x))
