@@ -32,6 +32,13 @@ def short(x):
     return op("exp", x)
 
 
+def checked(x):
+    """Long, and reports what is out of range."""
+    index = bind(REGISTRY["cast"], (x,), {"dtype": np.dtype("int64"), "weak": False})
+    index = bind(REGISTRY["in_range"], (index,), dict(size=3, wrap=False, ignore=None, call="f", what="index", of="a", position=-1))
+    return long(bind(REGISTRY["cast"], (index,), {"dtype": np.dtype("float32"), "weak": False}))
+
+
 def text(fn, n: int, target: Target) -> str:
     x = placeholder(Aval((n,), np.dtype("float32")), "x")
     return compile_graph(Graph.capture([x], [fn(x)]), target).source.split("__kernel", 1)[1]
@@ -39,13 +46,14 @@ def text(fn, n: int, target: Target) -> str:
 
 @pytest.mark.parametrize(("fn", "n", "target", "times"), [
     (long, 1 << 16, WIDE, 2), (long, 1 << 16, TARGETS["avx2"], 1), (short, 1 << 16, WIDE, 1), (long, 48, WIDE, 1),
-], ids=["long", "few registers", "short", "few elements"])
+    (checked, 1 << 16, WIDE, 1),
+], ids=["long", "few registers", "short", "few elements", "index tested"])
 def test_each_step_of_long_work_is_done_for_two_vectors(fn, n, target, times) -> None:
     """A function of the first vector is followed by that of the second, which does not wait for it."""
     called = re.findall(r"tg_(?:erf|exp|log)(?=\()", text(fn, n, target))
     each = called[::times]
     assert called == [name for name in each for _ in range(times)]
-    assert len(each) == (4 if fn is long else 1)
+    assert len(each) == (1 if fn is short else 4)
 
 
 def value_and_slope(x, y):
