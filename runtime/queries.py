@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pyopencl as cl
@@ -47,11 +48,25 @@ def target_of(device: cl.Device, kind: str, clang_builtins: bool) -> Target:
         fp64="cl_khr_fp64" in extensions or bool(ask(device, "double_fp_config", 0)),
         plain_math=by_hand,
         clang_builtins=clang_builtins,
+        gathers=by_hand and clang_builtins and simd >= 32 and gathers_fast(device),
         atomics64="cl_khr_int64_base_atomics" in extensions,
         lanes=lanes,
         resident=resident,
     )
 
+
+def gathers_fast(device: cl.Device) -> bool:
+    """Whether the host's processor has a fast instruction for it: Intel's do, unless microcode slows it down against Downfall (2023),
+    which Linux tells. (AMD's take as long as for the loads one by one.)"""
+    try:
+        state = _DOWNFALL.read_text()
+    except OSError:
+        return False
+    return int(ask(device, "vendor_id", 0)) == _INTEL and state.strip() in ("Not affected", "Vulnerable")
+
+
+_INTEL = 0x8086
+_DOWNFALL = Path("/sys/devices/system/cpu/vulnerabilities/gather_data_sampling")
 
 # What a compute unit is, by the vendor's PCI id: how many of them share local memory and schedule together (a core), the work-items
 # that run in step, and how many of those a core holds. NVIDIA's is a multiprocessor (64 warps), AMD's a CU (40 wavefronts of 64, about as

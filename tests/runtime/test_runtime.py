@@ -20,7 +20,7 @@ import pytest
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime import capabilities, disk, doctor
+from tracegrad.runtime import capabilities, disk, doctor, queries
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
@@ -141,13 +141,30 @@ class TestCapabilities:
         assert (target.plain_math, target.clang_builtins, target.fp64, target.cores) == (plain, plain, True, 7)
         assert (target.kind, target.simd_bytes) == (("cpu", 64) if type_ == "CPU" else ("gpu", 16))
 
-    @pytest.mark.parametrize(("vendor", "queries", "cores", "lanes"), [
+    @pytest.mark.parametrize(("vendor", "state", "preferred", "fast"), [
+        (0x8086, "Not affected\n", 8, True), (0x8086, "Vulnerable\n", 8, True), (0x8086, "Mitigation: Microcode\n", 8, False),
+        (0x8086, "Unknown: Dependent on hypervisor status\n", 8, False), (0x8086, None, 8, False), (0x1022, "Not affected\n", 8, False),
+        (0x8086, "Not affected\n", 1, False)])
+    def test_gathers_are_used_where_they_are_fast(self, monkeypatch, tmp_path, vendor, state, preferred, fast) -> None:
+        """By Intel's processors, where the system tells that nothing slows them down; not where the driver makes the vectors."""
+        told = tmp_path / "state"
+        if state is not None:
+            told.write_text(state)
+        monkeypatch.setattr(queries, "_DOWNFALL", told)
+        fake = SimpleNamespace(
+            type=cl.device_type.CPU, platform=SimpleNamespace(name="a driver"), extensions="", vendor_id=vendor, max_compute_units=2,
+            local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_work_group_size=512,
+            native_vector_width_float=16, preferred_vector_width_float=preferred)
+        assert target_of(fake, "cpu", True).gathers is fast
+        assert target_of(fake, "cpu", False).gathers is False
+
+    @pytest.mark.parametrize(("vendor", "asked", "cores", "lanes"), [
         (0x10DE, {"warp_size_nv": 32}, 128, 32), (0x1002, {"wavefront_width_amd": 32}, 128, 32), (0x1002, {}, 128, 64),
         (0x8086, {}, 16, 16), (0x5143, {}, 128, 64), (0, {}, 128, 32)])
-    def test_what_a_core_of_a_gpu_is(self, vendor: int, queries: dict[str, int], cores: int, lanes: int) -> None:
+    def test_what_a_core_of_a_gpu_is(self, vendor: int, asked: dict[str, int], cores: int, lanes: int) -> None:
         fake = SimpleNamespace(
             type=cl.device_type.GPU, platform=SimpleNamespace(name="a driver"), extensions="", vendor_id=vendor, max_compute_units=128,
-            local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_work_group_size=512, **queries)
+            local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_work_group_size=512, **asked)
         target = target_of(fake, "gpu", False)
         assert (target.cores, target.lanes, target.resident >= 1024) == (cores, lanes, True)
 

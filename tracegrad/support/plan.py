@@ -65,6 +65,7 @@ class Target(Plain, OfKind):
     plain_math: bool = True               # builtins stop this driver's vectoriser: use the plain-operator library
     host_memory: bool = True              # it computes in the host's memory, so that host steps need no copies
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
+    gathers: bool = False                 # the processor reads a vector at 8 or 16 indices faster than one element after the other
     lanes: int = 32                       # work-items of a GPU that run in step
     resident: int = 1024                  # work-items that a core of a GPU holds
     atomics64: bool = False               # work-items may add to an integer of 64 bits together

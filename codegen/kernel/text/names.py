@@ -25,7 +25,7 @@ _RESERVED = frozenset("""
 _BUILTIN = re.compile(r"""^(
     tg_ | get_ | vload | vstore | convert_ | as_ | native_ | half_ | atomic | work_group_ | sub_group_ | image\d\w*_t$ | intel_ | __
     | (uchar|char|ushort|short|uint|int|ulong|long|float|double|half|bfloat|bool|quad)\d+(x\d+)?(_u)?$ | c\d+$
-    | (LOAD|STORE|IN_RANGE|IMPOSSIBLE|GATHER|STRIDED|ZIP)(_|\d)
+    | (LOAD|STORE|IN_RANGE|IMPOSSIBLE|GATHER|FAR_GATHER|STRIDED|ZIP)(_|\d)
     | (CLK|CL|M|FLT|DBL|HALF|INT|UINT|LONG|ULONG|S?CHAR|UCHAR|U?SHRT|FP|ATOMIC|POCL|LLVM|CLANG|OPENCL|OCL|SPIR|IMG|NVIDIA|INTEL|AMD)_
     | (cl|cles|cl_khr|pocl|spir)_
 )""", re.VERBOSE)

@@ -26,6 +26,7 @@ from tracegrad.codegen.kernel.text.markup import unmarked_in
 from tracegrad.codegen.kernel.text.names import means_something
 from tracegrad.codegen.mathlib import library
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.plan.source import vector_access
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -191,6 +192,37 @@ def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -
     assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOCAL_float4(") == 1
     assert "double" not in text
     assert "GATHER" not in text
+
+
+def test_gathers_are_the_processors_where_it_has_a_fast_one() -> None:
+    """Those of 32-bit elements, if the compiler has it, too; by 64-bit indices and of other elements one after the other, as elsewhere."""
+    def defined(uses: set[tuple[str, str]], **more: Any) -> dict[str, str]:
+        text = "\n".join(vector_access(frozenset(uses), Target(simd_bytes=64, **more)))
+        return dict(re.findall(r"^#define (\w+)\(.*?\) (.*)$", text, re.MULTILINE)[::-1])
+
+    uses = {("GATHER16", "float16"), ("GATHER16", "long16"), ("GATHER8", "double8"), ("GATHER8_IF", "float8"), ("FAR_GATHER16", "float16")}
+    found, plain = defined(uses, gathers=True), defined(uses)
+    assert "gathersiv16sf((float16)(0), " in found["GATHER16_float16"]
+    assert found["GATHER16_long16"] == plain["GATHER16"].replace("(V)", "(long16)")
+    assert {name: found[name] for name in ("GATHER8", "GATHER8_IF", "FAR_GATHER16")} == {
+        name: plain[name] for name in ("GATHER8", "GATHER8_IF", "FAR_GATHER16")}
+    assert found["FAR_GATHER16"] == plain["GATHER16"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("size", [8, 16, 24, 1000])
+def test_what_is_read_at_indices(dtype: str, size: int) -> None:
+    """The first and the last element of a table, too; that of one element; and one that is written meanwhile."""
+    table = (np.random.default_rng(0).random(37) * 100).astype(dtype)
+    index = np.random.default_rng(1).integers(-37, 37, size)
+    index[[0, 3, -1]] = [-37, 36, 0]
+    f = tg.trace(lambda t, i: (t[i], t[:1][i * 0]))
+    for got, want in zip(f(tg.tensor(table), tg.tensor(index)), (table[index], table[:1][index * 0]), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
+    g = tg.trace(lambda t, i: t.add_(t[i]))
+    t = tg.tensor(table[:1].repeat(size)) if dtype == "bool" else tg.tensor(np.resize(table, size))
+    want = t.numpy() | t.numpy()[index % size] if dtype == "bool" else t.numpy() + t.numpy()[index % size]
+    np.testing.assert_array_equal(g(t, tg.tensor(index % size)).numpy(), want)
 
 
 SIZES = {type_: dtype.itemsize for dtype, type_ in OPENCL.items()}

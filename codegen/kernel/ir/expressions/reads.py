@@ -85,7 +85,9 @@ class Load(Expression):
         if self.lanes == 1 or is_half(self.dtype) or not isinstance(self.access.memory, Buffer):
             return ""
         if self.places is not None:
-            return f"GATHER{self.lanes}{'_IF' * (self.only is not None)}"
+            if self.only is not None:
+                return f"GATHER{self.lanes}_IF"
+            return f"{'FAR_' * (self.places.dtype.itemsize > 4)}GATHER{self.lanes}"
         return f"STRIDED{self.lanes}" * (self.stride != 1)
 
     @property
