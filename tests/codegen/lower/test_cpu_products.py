@@ -199,7 +199,9 @@ def test_rows_times_few_columns_are_vectors_of_sums(target: Target, dtype: str) 
     assert "dot products at a time" in source
     a[0, 5, 4] = np.inf
     found = run_plan(plan_of(lambda a, b: a @ b, a, b, target=target), [a.numpy(), b.numpy()])[0]
-    np.testing.assert_allclose(found, a.numpy() @ b.numpy(), rtol=1e-4, atol=1e-3)
+    with np.errstate(invalid="ignore"):                      # some of OpenBLAS's kernels multiply what pads a row
+        want = a.numpy() @ b.numpy()
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.usefixtures("on_numpy")
