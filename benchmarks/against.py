@@ -68,8 +68,10 @@ def lowering(trees: dict[str, Path], rounds: int, folder: Path) -> str:
     for number in range(rounds):
         for name in list(trees)[:: 1 if number % 2 else -1]:
             start = children()
-            subprocess.run([sys.executable, ROOT / "tests" / "helpers" / "corpus.py", folder / name], cwd=trees[name], check=True,
-                           env=os.environ | {"PYTHONPATH": str(trees[name])}, capture_output=True)
+            ran = subprocess.run([sys.executable, ROOT / "tests" / "helpers" / "corpus.py", folder / name], cwd=trees[name],
+                                 env=os.environ | {"PYTHONPATH": str(trees[name])}, capture_output=True, text=True)
+            if ran.returncode:
+                return f"{'lowering of the corpus':24} failed in {trees[name]}: {ran.stderr.strip().splitlines()[-1]}"
             taken[name].append(children() - start)
     return line("lowering of the corpus", None, None, [a / b for a, b in zip(taken["this"], taken["other"], strict=True)])
 
