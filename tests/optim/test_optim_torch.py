@@ -133,6 +133,27 @@ def test_schedulers(name, groups):
         np.testing.assert_allclose(schedule.get_last_lr(), reference.get_last_lr(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_second_scheduler(name):
+    """One that is made for an optimizer which another scheduler has moved: CyclicLR forgot the rate from which that one had begun."""
+    found = []
+    for lib in (tg, torch):
+        opt = lib.optim.SGD([lib.ones(1, requires_grad=True)], lr=0.1, momentum=0.7)
+        first, seen = lib.optim.lr_scheduler.LinearLR(opt, 0.3, total_iters=3), []
+        for _ in range(2):
+            opt.step()
+            first.step()
+        second = SCHEDULERS[name](lib.optim.lr_scheduler, opt)
+        for _ in range(6):
+            group = opt.param_groups[0]
+            seen.append([group["lr"], group["momentum"], group["initial_lr"]])
+            opt.step()
+            second.step(*[0.5] * (name == "ReduceLROnPlateau"))
+        found.append(seen)
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 def test_warm_restarts_by_fractions():
     rates = []
     for lib in (tg, torch):

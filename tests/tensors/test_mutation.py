@@ -232,6 +232,23 @@ def test_data_of_a_view_leaves_the_base():
     close(base, [0, 0, 0, 0])
 
 
+def test_data_that_is_given_back_still_shares_memory():
+    """`x.data += y` writes in place, and then gives x.data back what it is."""
+    p = tg.nn.Parameter(tg.arange(3.0))
+    before, detached = p.data, p.detach()
+    p.data -= 1
+    p.data *= 2
+    close(before, [-2, 0, 2])
+    close(detached, [-2, 0, 2])
+    detached[0] = 5.0
+    close(p, [5, 0, 2])
+    base = tg.zeros(4)
+    view = base[1:3]
+    view.data += 1
+    view.add_(1)
+    close(base, [0, 2, 2, 0])
+
+
 def test_operators_in_place_take_no_lists():
     x = tg.zeros(2)
     with pytest.raises(TypeError, match="unsupported operand"):

@@ -47,6 +47,10 @@ _EXTENDED = list, tuple, deque, dict, set, frozenset, functools.partial, weakref
 ORDERED = "tracegrad"                               # where optree goes through dicts in their own order
 _ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
 _ordering.__enter__()
+_register: Any = optree.register_pytree_node        # its types ask for collections, which it does not
+# A slice has no hash before Python 3.12, and its ends may be tensors: it is a container of them.
+_register(slice, lambda given: ((given.start, given.stop, given.step), None, ("start", "stop", "step")), lambda _, ends: slice(*ends),
+          namespace=ORDERED)
 _EQUAL_IS_NOT_ALIKE = tuple, members                # what sums up keys and members that are no words
 _MISSING = object()
 Change = tuple[Any, ...]

@@ -145,9 +145,7 @@ class CyclicLR(_Momentum):
             self.base_momentums = per_group("CyclicLR", "base_momentum", base_momentum, optimizer)
             self.max_momentums = per_group("CyclicLR", "max_momentum", max_momentum, optimizer)
             self._own_momentum()
-        for group, rate in zip(optimizer.param_groups, base, strict=True):
-            group["initial_lr"] = rate
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_epoch)             # epoch 0 has the rate that an earlier scheduler began with, as in torch
         self.base_lrs = base
 
     def scale_fn(self, x: float) -> float:

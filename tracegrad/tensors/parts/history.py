@@ -90,7 +90,10 @@ class History(Handle):
     @data.setter
     def data(self, value: Any) -> None:
         own = self._base is None or not self.requires_grad          # what has no history is no view from here on
-        if own and self._trace is None and state.trace is None and isinstance(value, History):
+        outside = self._trace is None and state.trace is None and isinstance(value, History)
+        if outside and self._is_where(value):       # `x.data += y` gives back what was written in place: all that shares it goes on
+            return
+        if own and outside:
             self._become(value.detach())
         else:
             with no_grad():
@@ -101,6 +104,11 @@ class History(Handle):
         if self._base is None and self._trace is None and state.trace is None:
             self._aliases = [*[ref for ref in getattr(self, "_aliases", ()) if ref() is not None], weakref.ref(found)]
         return found
+
+    def _is_where(self, other: Handle) -> bool:
+        """Whether both are the same elements of the same memory."""
+        (mine, by), (theirs, steps) = _place(self), _place(other)
+        return mine is theirs and by == steps
 
     def _become(self, value: Any) -> None:
         """Take over the value of a tensor without history, on whatever device and of whatever shape and dtype."""
@@ -250,3 +258,11 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
         leaves[node.attrs["uid"]] = tensor
     if tensor._hooks is not None:
         HOOKS[node] = tensor._hooks
+
+
+def _place(view: Handle) -> tuple[Handle, tuple[Any, ...]]:
+    """The tensor whose memory a tensor lies in, and the steps of views from there."""
+    steps: tuple[Any, ...] = ()
+    while view._base is not None:
+        view, steps = view._base, (*view._chain, *steps)
+    return view, steps
