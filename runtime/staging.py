@@ -313,7 +313,7 @@ def frozen(array: np.ndarray[Any, Any]) -> bool:
         owner = owner.obj                  # a read-only memoryview may be one of a bytearray
     if owner is None:
         return True
-    if isinstance(owner, View):
+    if isinstance(owner, (View, Placed)):
         return not owner.buffer.may_change
     try:
         return memoryview(owner).readonly
