@@ -105,8 +105,10 @@ class Buffer:
             out = self.download(shape, dtype)
         else:
             out = self.contents(shape, dtype)
-            if type(out.base) is not staging.Placed:         # which holds this Buffer already
+            base: Any = out.base
+            if not isinstance(base, staging.Placed):         # which holds this Buffer already
                 return shown(self, out)
+            base.shown = True
         out.flags.writeable = False
         return out
 

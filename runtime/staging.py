@@ -259,8 +259,10 @@ class View:
 class Placed:
     """What an array of a buffer's memory has as its base where that is a block of the pool: it holds the buffer. at: see `address`.
 
-    strides: in bytes, where the array is not row by row.
+    strides: in bytes, where the array is not row by row. shown: whether the array was given away, and nobody writes the memory any more.
     """
+
+    shown = False
 
     def __init__(self, buffer: Any, at: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> None:
         self.buffer = buffer
@@ -313,7 +315,7 @@ def frozen(array: np.ndarray[Any, Any]) -> bool:
         owner = owner.obj                  # a read-only memoryview may be one of a bytearray
     if owner is None:
         return True
-    if isinstance(owner, (View, Placed)):
+    if isinstance(owner, View) or (isinstance(owner, Placed) and owner.shown):
         return not owner.buffer.may_change
     try:
         return memoryview(owner).readonly
