@@ -46,8 +46,8 @@ def short_run(executable: Any, parts: list[Any], inputs: Sequence[Any], fresh: S
     computed = "executable.all_scalars(scalars)" if executable.plan.scalar_program else "scalars"
     taken = ["bound, "] + [f"kernel{i}, size{i}, local{i}, number{i}, " for i in range(launches)]
     taken += [*(f"set{i}_{k}, " for i, k, _ in setters), *(f"bind{i}_{k}, " for i, k in bound)]
-    unusual = ["device._active is not queue or device._let_go or config.profile or not parts or executable._blocks is None",
-               *(f"a{i}.deferred_checks" for i in range(n))]
+    unusual = ["device._active is not queue", "device._let_go", "config.profile", "device.profiling",
+               "not parts", "executable._blocks is None", *(f"a{i}.deferred_checks" for i in range(n))]
     lines = [*[f"{''.join(f'a{i}, ' for i in range(n))} = values"] * (n > 0),
              *[f"{''.join(f's{i}, ' for i in range(len(scalars)))} = {computed}"] * (len(scalars) > 0), "lock.acquire()", "try:",
              f" queue = device.{'host_queue' if executable.small else 'queue'}",

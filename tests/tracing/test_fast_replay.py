@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pyopencl as cl
 import pytest
@@ -100,6 +102,7 @@ def test_a_profiler_sees_each_run(runs, monkeypatch):
         same(fn(*args), wanted)
         same(fn(*args), wanted)
         assert sum(time.calls for time in executable.profile()) - before == 2 * len(executable._times) * profiled
+    assert not executable.device.profiling                # times are recorded no more
     runs.clear()
     same(fn(*args), wanted)
     assert runs == []
@@ -156,7 +159,7 @@ def _refuse(*args):
     raise cl.RuntimeError("no")
 
 
-def test_arrays_are_taken_as_they_are():
+def test_arrays_are_taken_as_they_are(monkeypatch):
     """Of the dtype, shape and device that the call was recorded with; any others are another call."""
     fn = tg.trace(lambda x, y: x * y)
     x, y = np.arange(4.0), np.full(4, 2.0)
@@ -166,6 +169,10 @@ def test_arrays_are_taken_as_they_are():
         close(fn(tg.tensor(x), y), x * y)
         x = x + 1.0
     close(fn(x[::-1], y), x[::-1] * y)
+    x = pickle.loads(pickle.dumps(x))                     # whose dtype is an equal one, not the same object
+    with monkeypatch.context() as patch:
+        patch.setattr(tg.tracing.trace.Traced, "_found", lambda self, *given: 1 / 0)
+        close(fn(x, y), x * y)
     with pytest.raises(tg.errors.DTypeError, match="not supported"):
         fn(x.astype(">f8"), y)
     assert len(fn.compilations) == 1

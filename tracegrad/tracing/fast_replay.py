@@ -48,7 +48,7 @@ def fast_replay(arguments: Sequence[tuple[type, Any]], results: Sequence[tuple[A
                       f" if v{i} is None or node.aval is not aval{i} or node.needs_grad or a{i}._hooks or a{i}._device is not on{i}:",
                       "  return None",
                       f" if a{i}._base is not None:", f"  if not a{i}._is_current():", "   return None", f"  a{i} = base_of(a{i})",
-                      f"elif type(a{i}) is ndarray and a{i}.dtype is dtype{i} and a{i}.shape == shape{i} and find_device() is on{i}:",
+                      f"elif type(a{i}) is ndarray and a{i}.dtype == dtype{i} and a{i}.shape == shape{i} and find_device() is on{i}:",
                       f" a{i} = v{i} = upload(on{i}, a{i}, None, kernel=True)",  # no tensor is needed; each is another, as one would be
                       "else:", " return None"]
             given.append(f"v{i}")
