@@ -295,7 +295,11 @@ def addresses(device: Any, blocks: Sequence[Any]) -> list[int]:
 
 
 def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A read-only array of the memory that a buffer has as `array`."""
+    """A read-only array of the memory that a buffer has as `array`: the same one, if it holds the buffer already."""
+    base: Any = array.base
+    if isinstance(base, Placed) and base.buffer is buffer:
+        base.shown, array.flags.writeable = True, False
+        return array
     out = np.asarray(View(buffer, array))
     out.flags.writeable = False
     return of_dtype(out, array.dtype)

@@ -6,17 +6,20 @@ What a run takes beside the driver is Python's time: as long as the driver's own
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyopencl as cl
 from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
-from tracegrad.runtime.bindings import ArgumentSlot, ScalarBinding
 from tracegrad.runtime.buffer import LARGE_BLOCK, Buffer, numbered
 from tracegrad.support.cache import written
 
-Fresh = tuple[int, list[ArgumentSlot]]     # a result: its bytes and places
+if TYPE_CHECKING:
+    from tracegrad.runtime.bindings import ArgumentSlot, ScalarBinding
+
+    Fresh = tuple[int, list[ArgumentSlot]]  # a result: its bytes and places
+
 Run = Callable[[Sequence[Buffer], Sequence[float | int]], list[Buffer]]
 MOST = 64                                  # inputs, results and launches; the text is some lines for each
 
