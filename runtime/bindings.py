@@ -13,7 +13,7 @@ import pyopencl as cl
 from tracegrad.errors import ArgumentError
 from tracegrad.runtime.buffer import Buffer
 from tracegrad.runtime.programs.program import Kernels
-from tracegrad.support.plan import HostStep, Iteration, Launch, Loop, Offset, Scalar, Step
+from tracegrad.support.plan import HostStep, Iteration, Launch, Loop, Offset, Plan, Scalar, Step
 
 ArgumentSlot = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
@@ -88,6 +88,24 @@ def bound_items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], p
                 to[arg].append((set_bytes, index))
         found.append((kernel, step.global_size, step.local_size, number))
     return found
+
+
+def loops(steps: Sequence[Step]) -> Iterator[Loop]:
+    """The loops among the steps, those in loops included."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield step
+            yield from loops(step.steps)
+
+
+def sources_of(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
+    """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "faults" | "block", index there)."""
+    known = {slot: ("fresh", i) for i, slot in enumerate(fresh)} | {slot: ("input", i) for i, slot in enumerate(plan.inputs)}
+    sources = []
+    for i, slot in enumerate(plan.slots):
+        elsewhere = (slot.kind, i) if slot.kind in ("constant", "faults") else ("block", slot.block or 0)
+        sources.append(known.get(i if slot.alias is None else slot.alias, elsewhere))
+    return sources
 
 
 def is_host(item: Any) -> bool:

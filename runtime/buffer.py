@@ -40,7 +40,7 @@ LARGE_BLOCK = 16 << 20
 MINIMUM = 16                               # OpenCL has no empty buffers
 
 _RW = cl.mem_flags.READ_WRITE
-_serials = itertools.count()
+numbered = itertools.count()
 
 
 class Buffer:
@@ -57,7 +57,7 @@ class Buffer:
         self.device = device
         self.mem = mem
         self.nbytes = nbytes
-        self.serial = next(_serials)
+        self.serial = next(numbered)
         self.deferred_checks: Suspicions = ()
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class HostBuffer(Buffer):
     def __getattr__(self, name: str) -> Any:
         """What most never need, when it is first asked for: one is made for every small operation."""
         if name == "serial":
-            self.serial = next(_serials)
+            self.serial = next(numbered)
             return self.serial
         if name == "_made":
             self._made: Buffer | None = None
@@ -276,7 +276,7 @@ class _Uploaded(Buffer):
     __slots__ = ("block", "lease")
 
     def __init__(self, device: Device, block: Block, lease: _Lease | None = None) -> None:
-        self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
+        self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(numbered), block
         self.deferred_checks = ()
         self.lease = lease or _Lease(device, block)
 
@@ -335,7 +335,7 @@ def empty(device: Device, nbytes: int) -> Buffer:
     buffer = _new(Buffer)                      # every result of every launch is made here: without a call of __init__
     try:
         buffer.mem = device.pool.allocate(nbytes or MINIMUM)
-        buffer.device, buffer.nbytes, buffer.serial, buffer.deferred_checks = device, nbytes, next(_serials), ()
+        buffer.device, buffer.nbytes, buffer.serial, buffer.deferred_checks = device, nbytes, next(numbered), ()
         return buffer
     except (cl.Error, MemoryError):
         make_room(device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -25,14 +25,16 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host
+from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, bind_buffer, bound_items, is_host, loops, sources_of
 from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
 from tracegrad.runtime.programs.program import Kernels, kernels
+from tracegrad.runtime.programs.short_run import Run as RunOfValues
+from tracegrad.runtime.programs.short_run import is_short, parts_of, short_run
 from tracegrad.runtime.staging import Arrival, write_over
 from tracegrad.support.cache import listed
-from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Launch, Line, Loop, Plan, Slot, Step, each
+from tracegrad.support.plan import Fault, HostStart, HostStep, HostWait, Iteration, Launch, Line, Plan, Slot, each
 
 Ready = Callable[[int, Callable[[], Any]], None]        # of a result's number, and of what waits for its values, in any thread
 _clock = count()                           # ticks at every run of any Executable
@@ -75,6 +77,7 @@ class Executable:
         self._computed: tuple[tuple[Any, ...], list[Any]] | None = None    # scalars, and those with what the plan computes of them
         self._used = next(_clock)
         self._items: list[Any] | None = None                               # what a run enqueues; None without kernels
+        self._parts: list[Any] = []                                        # of it, for a short run; empty without kernels
         self._load()
         device.caches.add(self)
 
@@ -112,11 +115,12 @@ class Executable:
         fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
         self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
         self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
-        sources = _sources(plan, list(fresh))
+        sources = sources_of(plan, list(fresh))
         self.results = [sources[i] for i in plan.outputs]
         self._plain = self.results == [("fresh", i) for i in range(len(fresh))]
         self._slot_sources = sources
         self._scalars = [list(by_dtype.values()) for by_dtype in scalars]
+        self._parts[:] = parts_of(self._items, self._bound, self._fresh, self._scalars)
         for i, buffer in self._constants.items():
             bind_buffer(places[i], buffer)
         self._notes: Notes | None = None
@@ -139,6 +143,7 @@ class Executable:
             if self._busy or self._items is None:
                 return
             self._items, self._built, self._blocks, self._temps = None, {}, None, []
+            self._parts.clear()
             for _, places in (*self._inputs, *self._fresh):
                 places.clear()
             for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
@@ -164,10 +169,7 @@ class Executable:
                 f"run: the plan takes {len(self._inputs)} buffers and {self.plan.scalars} scalars, got {len(inputs)} and {len(scalars)}"
             )
         if self.plan.scalar_program:
-            known = self._computed                         # the very same objects as in the latest call give the same again
-            if known is None or not all(map(is_, known[0], scalars)):
-                known = self._computed = tuple(scalars), self.plan.all_scalars(scalars)
-            scalars = known[1]
+            scalars = self.all_scalars(scalars)
         self._lock.acquire()                               # (a `with` takes 80 ns more)
         try:
             if self._busy:
@@ -209,6 +211,25 @@ class Executable:
             return fresh
         results = (self._pick(source, inputs, fresh) for source in self.results)
         return [result.copy() if result.may_change else result for result in results]
+
+    def all_scalars(self, scalars: Sequence[float | int]) -> list[Any]:
+        """Those of a run, and those that the plan computes of them."""
+        known = self._computed                             # the very same objects as in the latest run give the same again
+        if known is None or not all(map(is_, known[0], scalars)):
+            known = self._computed = tuple(scalars), self.plan.all_scalars(scalars)
+        return known[1]
+
+    def short_run(self) -> RunOfValues:
+        """`run`, written out if the plan has few launches in the host's memory and makes new results (see programs/short_run.py)."""
+        items, device = self._items or (), self.device
+        plain = self._plain and not (self._host or self.written or self.plan.checks) and device.traits.host_memory
+        if plain and device.uploads is None and is_short(items, self._inputs, self._fresh):
+            return short_run(self, self._parts, self._inputs, self._fresh, self._scalars, len(items), _clock)
+        return self.run
+
+    def refused(self, error: cl.Error, number: int) -> DeviceError:
+        """What a launch of this number is refused with; -1: none was tried."""
+        return _launch_error(error, self._times[number].entry if number >= 0 else "?", self.device)
 
     def profile(self) -> list[LaunchTime]:
         """Calls and device seconds of each launch so far, in the plan's order; zeros unless config.profile was set during runs."""
@@ -277,7 +298,7 @@ class Executable:
             if self._flushed:
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
-            raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error
+            raise self.refused(error, self._last) from error
         if profiling and len(self._events) > _EVENTS:
             self.profile()
 
@@ -448,24 +469,6 @@ class Executable:
 def _memory(plan: Plan, i: int) -> int:
     alias = plan.slots[i].alias
     return i if alias is None else alias
-
-
-def loops(steps: Sequence[Step]) -> Iterator[Loop]:
-    """The loops among the steps, those in loops included."""
-    for step in steps:
-        if isinstance(step, Loop):
-            yield step
-            yield from loops(step.steps)
-
-
-def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
-    """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "faults" | "block", index there)."""
-    known = {slot: ("fresh", i) for i, slot in enumerate(fresh)} | {slot: ("input", i) for i, slot in enumerate(plan.inputs)}
-    sources = []
-    for i, slot in enumerate(plan.slots):
-        elsewhere = (slot.kind, i) if slot.kind in ("constant", "faults") else ("block", slot.block or 0)
-        sources.append(known.get(i if slot.alias is None else slot.alias, elsewhere))
-    return sources
 
 
 def _array(slot: Slot) -> np.ndarray[Any, Any]:

@@ -259,8 +259,10 @@ class View:
 class Placed:
     """What an array of a buffer's memory has as its base where that is a block of the pool: it holds the buffer. at: see `address`.
 
-    strides: in bytes, where the array is not row by row.
+    strides: in bytes, where the array is not row by row. shown: whether the array was given away, and nobody writes the memory any more.
     """
+
+    shown = False
 
     def __init__(self, buffer: Any, at: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> None:
         self.buffer = buffer
@@ -293,7 +295,11 @@ def addresses(device: Any, blocks: Sequence[Any]) -> list[int]:
 
 
 def shown(buffer: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A read-only array of the memory that a buffer has as `array`."""
+    """A read-only array of the memory that a buffer has as `array`: the same one, if it holds the buffer already."""
+    base: Any = array.base
+    if isinstance(base, Placed) and base.buffer is buffer:
+        base.shown, array.flags.writeable = True, False
+        return array
     out = np.asarray(View(buffer, array))
     out.flags.writeable = False
     return of_dtype(out, array.dtype)
@@ -313,7 +319,7 @@ def frozen(array: np.ndarray[Any, Any]) -> bool:
         owner = owner.obj                  # a read-only memoryview may be one of a bytearray
     if owner is None:
         return True
-    if isinstance(owner, View):
+    if isinstance(owner, View) or (isinstance(owner, Placed) and owner.shown):
         return not owner.buffer.may_change
     try:
         return memoryview(owner).readonly

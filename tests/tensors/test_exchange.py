@@ -18,6 +18,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.errors import ArgumentError, AutogradError, DLPackError, DTypeError, TraceError
 from tracegrad.execute.devices import obstacle
+from tracegrad.runtime import staging
 from tracegrad.tensors.creation import from_data
 
 N = 1 << 19  # float32s: above the size up to which copying is preferred to sharing
@@ -265,6 +266,24 @@ def test_read_only_arrays_are_shared_by_default(shares, tmp_path):
         assert np.shares_memory(np.asarray(x), source)
         np.testing.assert_array_equal((x + 1).numpy(), source + 1)
         assert not np.shares_memory(np.asarray(tg.asarray(source, copy=True)), source)
+
+
+def test_a_result_of_kernels_leaves_as_one_array(shares):
+    """Whose base holds the memory: there is no array between them. It is read-only for good, and enters again as it is."""
+    if shares.kind == "numpy":
+        pytest.skip("has no buffers")
+    y = tg.trace(lambda x: x * 2 + 1)(tg.tensor(numbers()))
+    a, value = np.asarray(y), y._n.value
+    assert isinstance(a.base, staging.Placed)
+    assert not a.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        a.flags.writeable = True
+    assert np.shares_memory(np.asarray(tg.asarray(a)), a)
+    y.zero_()
+    np.testing.assert_array_equal(a, numbers() * 2 + 1)
+    inside = value.contents(y.shape, y.dtype)                # an array of the runtime's own, which may be written
+    inside.flags.writeable = False
+    assert not staging.frozen(inside)
 
 
 def test_read_only_views_of_what_can_be_written_are_copied(shares):

@@ -670,7 +670,13 @@ def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
     a.add_(1.0)                                          # another value in the same tensor
     assert seen(f(a, b)) == seen(plain(a, b))
     call(False, a, a)                                    # one tensor twice
-    call(False, a[:2], b[1:])                            # views
+    call(True, a[:2], b[1:])                             # views
+    call(True, a[:2], b[1:])
+    call(False, a[:2], a[1:])                            # of one base
+    call(False, a.reshape(3), a)
+    part, b[1] = b[1:], 7.0                              # whose base was written since
+    part[1] = 8.0
+    call(True, a[:2], part)
     call(False, a, y=b)
     call(True, v(1), v(2))
     call(True, v(1).float(), v(2).float())

@@ -257,6 +257,16 @@ def test_a_size_that_keeps_coming_gets_kernels_of_its_own(nothing_known: None, m
     assert "made for this size, since it came often" not in step.explain()
 
 
+@pytest.mark.recall
+def test_calls_like_the_latest_one_are_counted(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast replay of what changes nothing went past the count."""
+    monkeypatch.setattr(program, "OWN_SIZE_AFTER", 6)
+    step, x = tg.trace(lambda x: (x * 13).sin(), dynamic=True), rows(64)
+    assert len({step(x).numpy().tobytes() for _ in range(9)}) == 1
+    assert step._latest.short
+    assert "made for this size, since it came often" in step.explain()
+
+
 def test_kernels_for_a_size_that_cannot_be_built_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there goes on."""
     monkeypatch.setattr(program, "OWN_SIZE_AFTER", 4)

@@ -138,8 +138,8 @@ def set_device(spec: Any) -> Device:
     return device
 
 
-def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False) -> Any:
-    """A value on `device` with the contents of `array`. own: which nobody else has.
+def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False, kernel: bool = False) -> Any:
+    """A value on `device` with the contents of `array`. own: which nobody else has. kernel: which one will read next.
 
     copy: True for a copy; False to share the array's memory (ask `obstacle` first); None to share it where nothing shows but the
     time: if nobody is expected to write the array, and it is large enough to gain.
@@ -148,7 +148,7 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
         copy = array.nbytes <= buffers.SMALL_UPLOAD or not frozen(array) or bool(obstacle(device, array))
     if isinstance(device, HostDevice):
         return HostValue(device, np.array(array) if copy else array, not (copy or frozen(array)))
-    if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
+    if copy and not kernel and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
         return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
 

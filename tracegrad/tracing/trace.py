@@ -25,7 +25,7 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, kernels
 from tracegrad.support import dtypes, random_state
-from tracegrad.support.modes import every_module, float32_matmul, state, without_collection
+from tracegrad.support.modes import every_module, float32_matmul, state, unusual, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.fast_replay import with_tensors
@@ -77,8 +77,8 @@ class Traced:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if (short is not None and not kwargs and state.plain and config.recall and not every_module
-                and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and short[3] == float32_matmul[0]):
+        if (short is not None and not kwargs and (not unusual[0] or state.plain) and config.recall and not every_module
+                and short[1] is state.grad and short[2] is dtypes.default_float[0] and short[3] == float32_matmul[0]):
             result = short[0].fast_replay(args)
             if result is not None:
                 return result
