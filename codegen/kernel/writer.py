@@ -7,8 +7,8 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
@@ -194,6 +194,22 @@ class Writer:
                 return end
         a, b = self.at(end), bound(stop).value
         return self.bounding(name, size, Bound(Select(Infix("<", a, b), a, b), ZERO, end, size))
+
+    def in_blocks(self, inside: ExitStack, name: str, end: str, blocks: Sequence[tuple[int, Callable[[], None]]], first: Index,
+                  last: Index, size: int) -> tuple[Index, BoundLike]:
+        """Loops over blocks, one in the other: of so many each, and what is done where it ends. name, end: what variables are called.
+
+        Returns where the innermost begins and ends.
+        """
+        begin: Index = first
+        stop: BoundLike = last
+        for many, ended in blocks:
+            block = Var(name, size)
+            inside.enter_context(self.loop(block, begin, stop, many))
+            inside.callback(ended)
+            stop = self.block_end(end, block, many, begin, stop, size)
+            begin = block.index
+        return begin, stop
 
     def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
         """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""

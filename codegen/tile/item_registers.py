@@ -13,11 +13,21 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, BoundLike
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.levels import in_blocks, levels
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Held, Tile
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.tuning import tuning
 
 FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
+
+
+def levels(steps: int, dtype: DType) -> list[int]:
+    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one."""
+    found, length = list[int](), tuning().product_steps
+    while dtype_kind(dtype) == "f" and steps > length:
+        found.insert(0, length)
+        length *= tuning().product_blocks
+    return found
 
 
 class ItemRegisters:
@@ -28,7 +38,7 @@ class ItemRegisters:
         self.registers: dict[Tile, Array | Expression] = {}
 
     @contextmanager
-    def spread(self, axes: Sequence[Axis], unrolled: bool = True) -> Iterator[dict[tuple[Axis, int], Index]]:
+    def spread(self, axes: Sequence[Axis]) -> Iterator[dict[tuple[Axis, int], Index]]:
         """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
         found: dict[tuple[Axis, int], Index] = {}
         with self.w.scope(), ExitStack() as inside:
@@ -36,7 +46,7 @@ class ItemRegisters:
                 for n, digit in enumerate(axis.digits):
                     if digit.held is Held.REGISTER and digit.count > 1:
                         var = Var(f"{axis.name}{n}", digit.count)
-                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=unrolled))
+                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=True))
                         found[axis, n] = var.index
             yield found
 
@@ -107,7 +117,7 @@ class ItemRegisters:
         blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
                   for length, total, of in zip(lengths, totals, [*totals, below][1:], strict=True)]
         with ExitStack() as inside:
-            yield in_blocks(self.w, inside, axis, "sum", blocks, first, last, size)
+            yield self.w.in_blocks(inside, f"{axis.name}_sum", f"{axis.name}_end", blocks, first, last, size)
         if totals:
             with self.spread(into.axes) as registers:
                 to, of = (self.slot(x, into, registers) for x in (below, totals[0]))
