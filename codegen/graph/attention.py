@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.graph.reductions import view
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import at, op, uses
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
 from tracegrad.graph.substitution import rebound, replaced
@@ -71,7 +71,7 @@ def written(graph: Graph, target: Target) -> Graph:
     found = {node: match for node in graph if isinstance(match := written_out(node), Written)}
     if not found:
         return graph
-    uses = _uses(graph)
+    used = uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     new: dict[Node, Node] = {n: n for n in graph.inputs}
 
@@ -88,7 +88,7 @@ def written(graph: Graph, target: Target) -> Graph:
         if node in found:
             with at(node.loc):
                 made = found[node].operation
-                if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, uses)) is None:
+                if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, used)) is None:
                     new[node] = moved(found[node].arranged(made))
         if node not in new:
             new[node] = again(node)
@@ -97,7 +97,7 @@ def written(graph: Graph, target: Target) -> Graph:
 
 def story(graph: Graph, target: Target) -> list[str]:
     """For each attention of a graph, its line, and what became of it or why it did not."""
-    lines, uses = [], _uses(graph)
+    lines, used = [], uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     for node in graph:
         match = node if node.fn is ATTENTION else written_out(node)
@@ -110,19 +110,14 @@ def story(graph: Graph, target: Target) -> list[str]:
                 made = match.operation if isinstance(match, Written) else match
             why = _obstacle(made, target)
             if why is None and isinstance(match, Written) and _key(made) not in derived:
-                why = _others(match, graph, uses)
+                why = _others(match, graph, used)
         lines.append(f"attention at {node.loc}: " + ("kernels of its own" if why is None else f"products and a softmax, because {why}"))
     return list(dict.fromkeys(lines))
 
 
-def _uses(graph: Graph) -> Counter[Node]:
-    """How often each node is an operand or a result."""
-    return Counter([*graph.outputs, *(o for node in graph for o in node.operands)])
-
-
-def _others(match: Written, graph: Graph, uses: Counter[Node]) -> str | None:
+def _others(match: Written, graph: Graph, used: Counter[Node]) -> str | None:
     """Why the weights are needed in any case."""
-    n = match.used_elsewhere(uses, graph)
+    n = match.used_elsewhere(used, graph)
     if n is None:
         return None
     return f"{n.fn.name}, a step of it, is used elsewhere, too (by {'what is returned' if n in graph.outputs else 'another operation'})"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.components import Components
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import at, op, uses
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.operation import Operation
@@ -298,7 +298,7 @@ def stacked_terms(graph: Graph) -> Graph:
     products = [node for node in graph if node.fn.name == "matmul" and _suits(node)]
     if not products:
         return graph
-    used = _uses(graph)
+    used = uses(graph)
     numbers = {node: n for n, node in enumerate(graph)}
     found = {node for node in products if all(used[n] == 1 for n in _moves(node.operands[0]))}
 
@@ -322,13 +322,6 @@ def _moves(x: Node) -> list[Node]:
     found = [x]
     while found[-1].fn.name == "reshape":
         found += found[-1].operands
-    return found
-
-
-def _uses(graph: Graph) -> Mapping[Node, int]:
-    found = dict.fromkeys(graph, 0)
-    for node in (*(o for n in graph for o in n.operands), *graph.outputs):
-        found[node] = found.get(node, 0) + 1
     return found
 
 

@@ -337,6 +337,18 @@ class Writer:
         """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known, unrolled, kept: see Block, Loop."""
         return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled, kept))
 
+    @contextmanager
+    def unrolled(self, **counts: int) -> Iterator[list[Index]]:
+        """`with w.unrolled(i=n, ...) as (i, ...)`: loops, one in the other, that the compiler is asked to write out; over 1, none."""
+        with self.scope(), ExitStack() as inside:
+            found = []
+            for name, n in counts.items():
+                var = Var(name, n)
+                if n > 1:
+                    inside.enter_context(self.loop(var, 0, n, unrolled=1))
+                found.append(var.index if n > 1 else ZERO)
+            yield found
+
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
         """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""
         return self.block(If(condition, known, otherwise))

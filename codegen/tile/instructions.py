@@ -144,18 +144,15 @@ def _matrices(across: bool) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Se
 _LOCAL = "(uint)(ulong)({})"
 
 
-def _each(name: str, count: int, constraint: str) -> str:
-    return ", ".join(f'"{constraint}"(({name})[{i}])' for i in range(count))
+def _each(name: str, count: int, constraint: str, of: str = "{}") -> str:
+    """The registers of an operand; of: what is given of one."""
+    return ", ".join(f'"{constraint}"({of.format(f"({name})[{i}]")})' for i in range(count))
 
 
 def _mma(name: str, shape: str, types: str, registers: str, a: str, b: str) -> str:
     """mma.sync; a pure function of its operands, so not volatile."""
     return (f'#define {name}(c, a, b) asm("mma.sync.aligned.{shape}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
             f'{{%0,%1,%2,%3}};" : {_each("c", 4, "+" + registers)} : {a}, {b})')
-
-
-def _bits(name: str, count: int) -> str:
-    return ", ".join(f'"r"(as_uint(({name})[{i}]))' for i in range(count))
 
 
 def _ldmatrix(name: str, across: str) -> Instruction:
@@ -201,7 +198,8 @@ def _entry(name: str, k: int, of: DType, into: DType, types: str, precision: str
     halves = of.itemsize == 2
     (a, b), c = _layouts(_pairs if halves else _single, "uint" if halves else ctype(of)), Layout(4, ctype(into), _result)
     unpack: Callable[[Any], Sequence[Any]] = _pair_of(of) if halves else cut_to_tf32 if of == float32 else lambda x: [x]
-    operands = [_bits(n, x.registers) if of == float32 else _each(n, x.registers, "r" if halves else "d") for n, x in (("a", a), ("b", b))]
+    given_as = "d" if of == float64 else "r", "as_uint({})" if of == float32 else "{}"
+    operands = [_each(n, x.registers, *given_as) for n, x in (("a", a), ("b", b))]
     text = _mma(name, f"m16n8k{k}", types, "d" if into == float64 else "f", *operands)
     given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
     multiply = instruction(name, text, given, WARP, "value", _multiplied(16, 8, k, (a, b, c), unpack, into))

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, ravel
+from tracegrad.codegen.kernel.index.index import ZERO, Index, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Literal, Local
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, BoundLike
@@ -40,15 +40,9 @@ class ItemRegisters:
     @contextmanager
     def spread(self, axes: Sequence[Axis]) -> Iterator[dict[tuple[Axis, int], Index]]:
         """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
-        found: dict[tuple[Axis, int], Index] = {}
-        with self.w.scope(), ExitStack() as inside:
-            for axis in axes:
-                for n, digit in enumerate(axis.digits):
-                    if digit.held is Held.REGISTER and digit.count > 1:
-                        var = Var(f"{axis.name}{n}", digit.count)
-                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=True))
-                        found[axis, n] = var.index
-            yield found
+        digits = {(axis, n): d.count for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER and d.count > 1}
+        with self.w.unrolled(**{f"{axis.name}{n}": count for (axis, n), count in digits.items()}) as found:
+            yield dict(zip(digits, found, strict=True))
 
     def register(self, axes: Sequence[Axis], registers: Registers) -> Index:
         """The number of a register of a tile."""
@@ -67,22 +61,13 @@ class ItemRegisters:
         axes = [axis for axis in tile.axes if axis is not without]
         return Read(Access(found, self.register(axes, registers)), tile.dtype)
 
-    def zeros(self, tile: Tile) -> None:
-        self.registers[tile] = self.nothing(tile, tile.name)
-
-    def nothing(self, tile: Tile, name: str) -> Array | Expression:
+    def zeros(self, tile: Tile, name: str) -> Array | Expression:
         """Registers for a tile, that are 0."""
         if prod(axis.registers for axis in tile.axes) == 1:
-            return self.named(tile, Literal(0, tile.dtype), name)
+            return self.w.let(name, Literal(0, tile.dtype), changes=True)
         array = self.held(tile, name, tile.axes)
         array.zeros = True
         return array
-
-    def named(self, tile: Tile, value: Expression, name: str = "") -> Local:
-        """A variable for the one element of the tile that an item has."""
-        local = Local(name or tile.name, tile.dtype)
-        self.w.define(local, value)
-        return local
 
     def accumulate(self, step: Dot | Add, axis: Axis) -> None:
         """into += a * b, or x, for all registers of the tile."""
@@ -110,7 +95,7 @@ class ItemRegisters:
         one accumulator begins and ends. In the end `into` has what the highest level has.
         """
         lengths, below = levels(steps, into.dtype), self.registers[into]
-        totals = [self.nothing(into, f"{into.name}_sum") for _ in lengths]
+        totals = [self.zeros(into, f"{into.name}_sum") for _ in lengths]
         for total in totals:
             if isinstance(total, Array):
                 total.spilled = total.size > FEW
