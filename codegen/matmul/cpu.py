@@ -235,7 +235,7 @@ def _copied(
     if block > 1:
         at = Var("k", size)
         with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
-            line = _counted(w, inside, "line", panel, block)
+            line = _line(w, inside, panel, block)
             rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
             for n, value in enumerate(_transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
                 to(b, number, at.index + n, line).write(value)
@@ -244,15 +244,15 @@ def _copied(
         with w.scope():
             at = Var("k", size)
             with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
-                line = _counted(w, inside, "line", panel, 1)
+                line = _line(w, inside, panel, 1)
                 to(b, number, at.index, line).write(source(b, line0 + line, at.index).read())
 
 
-def _counted(w: Writer, inside: ExitStack, name: str, count: int, step: int) -> Index:
-    """A loop over 0..count-1 in steps, the last one early; if there is one step, 0."""
+def _line(w: Writer, inside: ExitStack, count: int, step: int) -> Index:
+    """A loop over the lines of a panel in steps, the last one early; if there is one step, 0."""
     if count == step:
         return ZERO
-    var = Var(name, count)
+    var = Var("line", count)
     inside.enter_context(w.loop(var, 0, count, step))
     return var.index if count % step == 0 else w.at_most("at", var.index, count - step)
 
