@@ -7,7 +7,7 @@ from tracegrad.codegen.conv import cpu as conv_cpu
 from tracegrad.codegen.conv import gpu as conv_gpu
 from tracegrad.codegen.lower import attention, host_call, opencl_call, pooling
 from tracegrad.codegen.lower.context import LOWERINGS, lowering
-from tracegrad.codegen.lower.fourier import lines_gpu as fourier
+from tracegrad.codegen.lower.fourier import lower as fourier
 from tracegrad.codegen.lower.matrices import small_matrices
 from tracegrad.codegen.lower.rows import columns_cpu, rows_cpu, rows_gpu
 from tracegrad.codegen.lower.search import argreduce, argreduce_gpu, scan, scan_gpu, scatter, scatter_gpu, sort, sort_gpu, topk

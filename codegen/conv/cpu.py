@@ -25,23 +25,7 @@ from tracegrad.codegen.kernel.ir.vectors import ceil_div, register_tile
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, Map, statements
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import (
-    ALONE,
-    Axis,
-    Digit,
-    Dot,
-    Element,
-    ElementAt,
-    Fill,
-    Held,
-    Load,
-    Loop,
-    Program,
-    Step,
-    Tile,
-    digits,
-    summed,
-)
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Fill, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
 
 
@@ -70,8 +54,8 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
 
 def _copy_weights(t: Taps) -> tuple[Read, Kernel]:
     """The weights as a plain buffer of the compute dtype, and the kernel that computes them."""
-    g, o = Axis("g", t.v.groups, (Digit(Held.GLOBAL, t.v.groups, 1),)), Axis("o", t.o, (Digit(Held.GLOBAL, t.o),))
-    axes = g, o, *[Axis(name, n) for name, n in zip(("c", "ky", "kx"), t.w.sizes[2:], strict=True)]
+    inner = [Axis(name, n) for name, n in zip(("c", "ky", "kx"), t.w.sizes[2:], strict=True)]
+    axes = Axis.of_items("g", t.v.groups, 1), Axis.of_items("o", t.o), *inner
     return copied(t.w, f"{t.name}_weights", "weights", t.w.sizes, t.dtype, "The weights, computed once for all images.",
                   f"weights of {t.name}", lambda f, to: Fill(axes, t.w.computed(f), to, t.dtype))
 
@@ -82,18 +66,18 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     across, down = ceil_div(t.o, rows), ceil_div(u.count, vectors)
     wide, high = (across, down) if planes is None else _block(t, rows * vectors, across, down)
     kh, kw = t.taps
-    n, g = (Axis(name, size, (Digit(Held.GLOBAL, size, 2),)) for name, size in (("n", t.v.n), ("g", t.v.groups)))
-    fy, fx = (Axis(name, count, (Digit(Held.TILE, count), Digit(Held.REGISTER, 1)) if planes is None else (Digit(Held.GLOBAL, count, 2),))
+    n, g = Axis.of_items("n", t.v.n, 2), Axis.of_items("g", t.v.groups, 2)
+    fy, fx = (Axis.tiled(name, count) if planes is None else Axis.of_items(name, count, 2)
               for name, count in zip(("fy", "fx"), t.count, strict=True))
     o, unit = Axis("o", t.o, digits(across, wide, rows, 0)), Axis("unit", u.count, digits(down, high, vectors, 1))
     y, x = u.axes(unit)
     c, ky, kx = (Axis(name, size) for name, size in (("c", t.c), ("ky", kh), ("kx", kw)))
     f = Fused(t.group, t.context, t.index)
-    steps: list[Step] = []
+    filled: tuple[Fill, ...] = ()
     if planes is None:
         own = (t.c, *shape[1:])
         image = f.array("image", t.dtype, own)
-        steps.append(fill(f, t.x, (n, g, Axis("c", t.c)), own, t.stride, t.padding, lambda n, g, *at: image(*at), t.dtype))
+        filled = (fill(f, t.x, (n, g, Axis("c", t.c)), own, t.stride, t.padding, lambda n, g, *at: image(*at), t.dtype),)
     else:
         found = planes(f)
 
@@ -105,11 +89,11 @@ def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[
     body = Load(values, _under_taps(t, f, pixels)), Load(factors, _taps_of_phase(t, f, weights(f))), Dot(sums, factors, values)
     loop = Loop(c, (_taps(t, f, 0, fy, (_taps(t, f, 1, fx, body),)),))
     each = statements(t.group, t.context, t.group.anchor, _where(t), t.dtype, (t.v.n, t.v.groups, *t.count, t.o, 1, *t.out))
-    steps += summed(loop, f.result(t.group.anchor, _where(t)), each, t.count[1] > 1)
+    steps = *filled, *summed(loop, f.result(t.group.anchor, _where(t)), each, t.count[1] > 1)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     about = what + (", from a padded copy of the image." if planes is None else ".")
-    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, tuple(steps)), t.name, about, t.v.flops, t.bytes, what)
+    return f.kernel(Program((n, g, fy, fx, o, unit), ALONE, steps), t.name, about, t.v.flops, t.bytes, what)
 
 
 def _under_taps(t: Taps, f: Fused, pixels: ElementAt) -> ElementAt:

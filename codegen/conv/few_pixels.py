@@ -8,11 +8,10 @@ last layers of a network; 512 channels of 2 x 2 pixels, 8 images, vectors of 16:
 from __future__ import annotations
 
 from tracegrad.codegen.conv.problem import Window
-from tracegrad.codegen.graph.reductions import rebind
-from tracegrad.codegen.graph.rewrite import at
 from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.kernel.ir.vectors import lanes
 from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.contraction import matmul, swap_last
 from tracegrad.ops.primitives.windows import overlapped, windows
@@ -23,17 +22,8 @@ from tracegrad.support.tuning import tuning
 
 def few_pixels(graph: Graph, target: Target) -> Graph:
     """The graph with such convolutions as products of matrices."""
-    found = {node for node in graph if node.fn.family == "conv" and _suits(node, target)}
-    if not found:
-        return graph
-
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node not in found:
-            return node if operands == node.operands else rebind(node, operands)
-        with at(node.loc):
-            return _MADE[node.fn.name](node, Window.of(node), *operands)
-
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: node.fn.family == "conv" and _suits(node, target),
+                    lambda node, *operands: _MADE[node.fn.name](node, Window.of(node), *operands))
 
 
 def _suits(node: Node, target: Target) -> bool:

@@ -110,7 +110,7 @@ def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride
 def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> tuple[Read, Kernel]:
     """The kernel that copies all channels into padded planes, and these."""
     n, dtype = x.sizes[0], computed_in(x.node.dtype)
-    axes = Axis("n", n, (Digit(Held.GLOBAL, n, 1),)), Axis("channel", shape[0], (Digit(Held.GLOBAL, shape[0]),))
+    axes = Axis.of_items("n", n, 1), Axis.of_items("channel", shape[0])
     apart = f", columns {shape[2]} apart together." if shape[2] > 1 else "."
     about = f"Copies each channel to a zero-padded plane of {shape[1]} rows of {shape[2] * shape[3]}{apart}"
     return copied(x, f"{name}_pad", "padded", (n, *shape), dtype, about, f"pads the input of {name}",

@@ -17,22 +17,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.fused import Fused, statements
 from tracegrad.codegen.matmul.problem import total
-from tracegrad.codegen.tile.program import (
-    ALONE,
-    Axis,
-    Digit,
-    Dot,
-    Element,
-    ElementAt,
-    Fill,
-    Held,
-    Load,
-    Loop,
-    Program,
-    Tile,
-    digits,
-    summed,
-)
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Fill, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
 
 
@@ -103,8 +88,7 @@ def _block(v: Window) -> tuple[int, int, int]:
 def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
     """A copy of gy in rows as units read them, with zeros where a unit runs over the edge, and the kernel that makes it."""
     n, o, *_ = gy.sizes
-    axes = (Axis("n", n, (Digit(Held.GLOBAL, n, 1),)), Axis("o", o, (Digit(Held.GLOBAL, o),)), Axis("y", p.u.covered[0]),
-            Axis("x", p.u.covered[1]))
+    axes = Axis.of_items("n", n, 1), Axis.of_items("o", o), Axis("y", p.u.covered[0]), Axis("x", p.u.covered[1])
 
     def inside(axis: Axis, at: Sequence[Index]) -> range:
         return range(gy.sizes[axes.index(axis)])
@@ -123,11 +107,10 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int,
     """A work-item does `rows` output channels by one block of taps, of one part of the images."""
     v, u = p.v, p.u
     (groups, og, cg, kh, kw), (channels, height, width) = p.sizes, block
-    part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
-    g = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),))
+    part, g = (Axis.of_items("part", parts, 2),) if parts > 1 else (), Axis.of_items("g", groups, 1)
     o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // channels, 1, channels, 0))
     ky = Axis("ky", kh, digits(kh // height, 1, height, 0))
-    kx = Axis("kx", kw, (Digit(Held.TILE, kw // width), Digit(Held.REGISTER, width)))
+    kx = Axis.tiled("kx", kw, width)
     n, y, x = Axis("n", v.n), Axis("y", u.out[0], (), u.rows, True), Axis("x", u.out[1], (), u.piece)
     f = Fused(p.group, p.context, p.index)
     pixels, gradient = planes(f), rows_of(f)
@@ -150,9 +133,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int,
 def _total(p: Gradient, parts: int) -> Kernel:
     """The kernel that adds the partial results."""
     groups, og, cg, kh, kw = p.sizes
-    g, o = Axis("g", groups, (Digit(Held.GLOBAL, groups, 1),)), Axis("o", og, (Digit(Held.GLOBAL, og, 1),))
-    c = Axis("c", cg, (Digit(Held.GLOBAL, cg),))
-    ky, kx = (Axis(name, n, (Digit(Held.TILE, n), Digit(Held.REGISTER, 1))) for name, n in (("ky", kh), ("kx", kw)))
+    axes = Axis.of_items("g", groups, 1), Axis.of_items("o", og, 1), Axis.of_items("c", cg), Axis.tiled("ky", kh), Axis.tiled("kx", kw)
     f = Fused(p.group, p.context, p.index)
-    return total(f, p.name, (g, o, c, ky, kx), ALONE, p.dtype, Axis("part", parts), _partial(p, f, parts, "const"),
+    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), _partial(p, f, parts, "const"),
                  f.result(p.group.anchor, p.where), "all taps of a channel", "the images", p.statements)

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.graph.reductions import rebind, view
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.reductions import view
+from tracegrad.codegen.graph.rewrite import at, op, uses
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
+from tracegrad.graph.substitution import rebound, replaced
 from tracegrad.ops.attention.fused import composed, composed_gradient, composed_gradient_of_sums, composed_sums
 from tracegrad.ops.attention.pattern import Written, too_little, written_out
 from tracegrad.support.dtypes import float32, is_half
@@ -70,13 +71,12 @@ def written(graph: Graph, target: Target) -> Graph:
     found = {node: match for node in graph if isinstance(match := written_out(node), Written)}
     if not found:
         return graph
-    uses = _uses(graph)
+    used = uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     new: dict[Node, Node] = {n: n for n in graph.inputs}
 
     def again(n: Node) -> Node:
-        operands = tuple([new[o] for o in n.operands])
-        return n if operands == n.operands else rebind(n, operands)
+        return rebound(n, tuple([new[o] for o in n.operands]))
 
     def moved(root: Node) -> Node:
         for n in topological([root], new.__contains__):
@@ -88,7 +88,7 @@ def written(graph: Graph, target: Target) -> Graph:
         if node in found:
             with at(node.loc):
                 made = found[node].operation
-                if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, uses)) is None:
+                if _key(made) in derived or (_obstacle(made, target) or _others(found[node], graph, used)) is None:
                     new[node] = moved(found[node].arranged(made))
         if node not in new:
             new[node] = again(node)
@@ -97,7 +97,7 @@ def written(graph: Graph, target: Target) -> Graph:
 
 def story(graph: Graph, target: Target) -> list[str]:
     """For each attention of a graph, its line, and what became of it or why it did not."""
-    lines, uses = [], _uses(graph)
+    lines, used = [], uses(graph)
     derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
     for node in graph:
         match = node if node.fn is ATTENTION else written_out(node)
@@ -110,19 +110,14 @@ def story(graph: Graph, target: Target) -> list[str]:
                 made = match.operation if isinstance(match, Written) else match
             why = _obstacle(made, target)
             if why is None and isinstance(match, Written) and _key(made) not in derived:
-                why = _others(match, graph, uses)
+                why = _others(match, graph, used)
         lines.append(f"attention at {node.loc}: " + ("kernels of its own" if why is None else f"products and a softmax, because {why}"))
     return list(dict.fromkeys(lines))
 
 
-def _uses(graph: Graph) -> Counter[Node]:
-    """How often each node is an operand or a result."""
-    return Counter([*graph.outputs, *(o for node in graph for o in node.operands)])
-
-
-def _others(match: Written, graph: Graph, uses: Counter[Node]) -> str | None:
+def _others(match: Written, graph: Graph, used: Counter[Node]) -> str | None:
     """Why the weights are needed in any case."""
-    n = match.used_elsewhere(uses, graph)
+    n = match.used_elsewhere(used, graph)
     if n is None:
         return None
     return f"{n.fn.name}, a step of it, is used elsewhere, too (by {'what is returned' if n in graph.outputs else 'another operation'})"
@@ -131,37 +126,32 @@ def _others(match: Written, graph: Graph, uses: Counter[Node]) -> str | None:
 def attention(graph: Graph, target: Target) -> Graph:
     """The graph with attention as its kernels compute it."""
     found = [node for node in graph if node.fn.family == "attention"]
-    if not found:
-        return graph
     wanted = {_key(node) for node in found if node.fn.name in ("attention_gradient", "attention_sums") and _obstacle(node, target) is None}
     again = {node: _key(node) in wanted for node in found}
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.family != "attention":
-            return node if operands == node.operands else rebind(node, operands)
-        with at(node.loc):
-            q, k, v, *rest = operands
-            g, given = _split(node, rest)
-            attrs = _described(node)
-            if _obstacle(node, target) is not None:
-                q, k, v, *rest = (cast(x, float32) if is_half(x.dtype) else x for x in operands)       # one operation, rounded once
-                return cast(_composed(node, q, k, v, rest, attrs), node.dtype)
-            sizes = q.aval.size, k.aval.size, v.aval.size
-            k, v = _as_they_were(k, v)
-            if node.fn.name == "attention_gradient_of_sums":
-                flat = op("concat", *[view(x, (x.aval.size,)) for x in rest[1:]], dim=0)
-            else:
-                flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
-            if not g:
-                return _part(flat, flat.aval.size - node.aval.size if node.fn.name == "attention_sums" else 0, node.shape)
-            parts, row_parts = ranges(node, target, False), ranges(node, target, True)
-            flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts, "row_parts": row_parts})
-            index, counts = node.attrs["index"], (parts, row_parts, row_parts)
-            start = sum(n * size for n, size in zip(counts[:index], sizes, strict=False))
-            each = _part(flat, start, (counts[index], *node.shape))
-            return view(op("sum", each, dim=(0,)) if counts[index] > 1 else each, node.shape)
+    def made(node: Node, *operands: Node) -> Node:
+        q, k, v, *rest = operands
+        g, given = _split(node, rest)
+        attrs = _described(node)
+        if _obstacle(node, target) is not None:
+            q, k, v, *rest = (cast(x, float32) if is_half(x.dtype) else x for x in operands)       # one operation, rounded once
+            return cast(_composed(node, q, k, v, rest, attrs), node.dtype)
+        sizes = q.aval.size, k.aval.size, v.aval.size
+        k, v = _as_they_were(k, v)
+        if node.fn.name == "attention_gradient_of_sums":
+            flat = op("concat", *[view(x, (x.aval.size,)) for x in rest[1:]], dim=0)
+        else:
+            flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
+        if not g:
+            return _part(flat, flat.aval.size - node.aval.size if node.fn.name == "attention_sums" else 0, node.shape)
+        parts, row_parts = ranges(node, target, False), ranges(node, target, True)
+        flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts, "row_parts": row_parts})
+        index, counts = node.attrs["index"], (parts, row_parts, row_parts)
+        start = sum(n * size for n, size in zip(counts[:index], sizes, strict=False))
+        each = _part(flat, start, (counts[index], *node.shape))
+        return view(op("sum", each, dim=(0,)) if counts[index] > 1 else each, node.shape)
 
-    return graph.rebuilt(replace)
+    return replaced(graph, again.__contains__, made)
 
 
 def _composed(node: Node, q: Node, k: Node, v: Node, rest: Sequence[Node], attrs: dict[str, Any]) -> Node:

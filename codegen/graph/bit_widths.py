@@ -7,25 +7,19 @@ that are computed are computed in 32.
 
 from __future__ import annotations
 
-from tracegrad.codegen.graph.reductions import rebind
-from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import bind, cast, iota
+from tracegrad.graph.substitution import replaced
 from tracegrad.support import dtypes
 
 
 def halves(graph: Graph) -> Graph:
     """The graph with these operations as float32 ones between casts."""
-    if not any(_in_steps(node) for node in graph):
-        return graph
+    def made(node: Node, *operands: Node) -> Node:
+        wide = tuple([cast(o, dtypes.float32) if dtypes.is_half(o.dtype) else o for o in operands])
+        return cast(bind(node.fn, wide, node.attrs), node.dtype)
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if not _in_steps(node):
-            return node if operands == node.operands else rebind(node, operands)
-        with at(node.loc):
-            return cast(rebind(node, tuple([cast(o, dtypes.float32) if dtypes.is_half(o.dtype) else o for o in operands])), node.dtype)
-
-    return graph.rebuilt(replace)
+    return replaced(graph, _in_steps, made)
 
 
 def _in_steps(node: Node) -> bool:

@@ -13,6 +13,7 @@ from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import bind, placeholder
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives.movement import expand, reshape
 from tracegrad.support.tuning import tuning
 
@@ -152,4 +153,4 @@ def _with_branch(graph: Graph, side: dict[Node, int], group: Sequence[Node]) -> 
     for k, node in enumerate(group):
         with at(node.loc):
             made[node] = bind(fn, operands, {"index": k})
-    return graph.rebuilt(lambda node, ops: made.get(node) or (node if ops == node.operands else bind(node.fn, ops, node.attrs)))
+    return replaced(graph, made.__contains__, lambda node, *_: made[node])

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.graph.small_matrices import InKernel
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import Primitive, bind, cast, const, iota
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.arrays.indexing import take_rows
 from tracegrad.ops.linalg import factorizations, inverses
 from tracegrad.ops.linalg.lapack import eye
@@ -29,17 +30,8 @@ from tracegrad.support.tuning import tuning
 
 def in_blocks(graph: Graph, target: Target) -> Graph:
     """The graph with those factorizations that kernels do block by block as operations of theirs."""
-    if not target.local_memory or not any(node.fn in _COMPOSED for node in graph):
-        return graph
-
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        with at(node.loc):
-            if node.fn in _COMPOSED and _is_worth_it(node, target):
-                return _COMPOSED[node.fn](node, *operands)
-            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
-            return node if same else bind(node.fn, operands, node.attrs)
-
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: target.local_memory > 0 and node.fn in _COMPOSED and _is_worth_it(node, target),
+                    lambda node, *operands: _COMPOSED[node.fn](node, *operands))
 
 
 def _is_worth_it(node: Node, target: Target) -> bool:

@@ -5,27 +5,20 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.graph.reductions import rebind
-from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.substitution import replaced
 from tracegrad.support.plan import Target
 from tracegrad.support.tuning import tuning
 
 
 def pooling(graph: Graph, target: Target) -> Graph:
     """The graph without max pooling, except the gradients that are computed plane by plane (lower/pooling.py)."""
-    if not any(node.fn.family == "pool" for node in graph):
-        return graph
+    def composed(node: Node, *operands: Node) -> Node:
+        fn: Any = node.fn
+        found: Node = fn.composed(*operands, **node.attrs)
+        return found
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.family != "pool" or _suits(node, target):
-            return node if operands == node.operands else rebind(node, operands)
-        with at(node.loc):
-            fn: Any = node.fn
-            composed: Node = fn.composed(*operands, **node.attrs)
-            return composed
-
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: node.fn.family == "pool" and not _suits(node, target), composed)
 
 
 def _suits(node: Node, target: Target) -> bool:

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.graph.components import Components
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import at, op, uses
 from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
+from tracegrad.graph.substitution import rebound, replaced
 from tracegrad.ops.primitives.movement import narrow, pad
 from tracegrad.support.dtypes import float32, float64
 from tracegrad.support.plan import Target
@@ -68,7 +69,7 @@ def canonical(graph: Graph, target: Target) -> Graph:
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         with at(node.loc):
             if node.fn.family != "reduction":
-                new = node if operands == node.operands else rebind(node, operands)
+                new = rebound(node, operands)
                 components.make(node, new)
                 return new
             x, dims = operands[0], node.attrs["dim"]
@@ -132,11 +133,6 @@ def _made_of(x: Node, matrix: tuple[int, int], rows: Mapping[Node, tuple[int, in
             seen.update(fresh)
             todo += fresh
     return False
-
-
-def rebind(node: Node, operands: tuple[Node, ...]) -> Node:
-    with at(node.loc):
-        return bind(node.fn, operands, node.attrs)
 
 
 def view(x: Node, shape: tuple[int, ...]) -> Node:
@@ -302,18 +298,14 @@ def stacked_terms(graph: Graph) -> Graph:
     products = [node for node in graph if node.fn.name == "matmul" and _suits(node)]
     if not products:
         return graph
-    used = _uses(graph)
+    used = uses(graph)
     numbers = {node: n for n, node in enumerate(graph)}
     found = {node for node in products if all(used[n] == 1 for n in _moves(node.operands[0]))}
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node not in found:
-            return node if operands == node.operands else rebind(node, operands)
-        with at(node.loc):
-            x, y = operands
-            return _sum(x, y, sorted(range(x.shape[-1]), key=_number_of(node, numbers)))
+    def made(node: Node, x: Node, y: Node) -> Node:
+        return _sum(x, y, sorted(range(x.shape[-1]), key=_number_of(node, numbers)))
 
-    return graph.rebuilt(replace) if found else graph
+    return replaced(graph, found.__contains__, made)
 
 
 def _suits(product: Node) -> bool:
@@ -330,13 +322,6 @@ def _moves(x: Node) -> list[Node]:
     found = [x]
     while found[-1].fn.name == "reshape":
         found += found[-1].operands
-    return found
-
-
-def _uses(graph: Graph) -> Mapping[Node, int]:
-    found = dict.fromkeys(graph, 0)
-    for node in (*(o for n in graph for o in n.operands), *graph.outputs):
-        found[node] = found.get(node, 0) + 1
     return found
 
 

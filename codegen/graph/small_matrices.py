@@ -13,10 +13,11 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.graph.matrix_functions import COMPOSED
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import op
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.leaves import Shared
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.linalg import eigen, factorizations, inverses, matrix_exponential
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import complex_of, real_of
@@ -30,9 +31,6 @@ KERNELS = (inverses.SOLVE, inverses.INV, inverses.TRIANGLE, inverses.INFO, inver
 
 def in_kernels(graph: Graph, target: Target) -> Graph:
     """The graph with those factorisations that kernels do sooner than LAPACK as operations of theirs."""
-    if not any(_known(node) for node in graph):
-        return graph
-
     of: dict[Node, tuple[Node, Node]] = {}                   # the parts of an operand: the same ones for all results of a call
 
     def parts(a: Node) -> tuple[Node, Node]:
@@ -45,18 +43,12 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
             return _of_parts(fn, operands, tuple(part for a in operands for part in (parts(a) if a.dtype.kind == "c" else (a,))), attrs)
         return bind(_in_kernel(fn), operands, attrs)
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        small = _known(node) and not reason(node)
-        if not small and all(a is b for a, b in zip(operands, node.operands, strict=True)):
-            return node
-        with at(node.loc):
-            if not small:
-                return bind(node.fn, operands, node.attrs)
-            if node.fn in COMPOSED:
-                return COMPOSED[node.fn](call, node, *operands)  # type: ignore[no-any-return]
-            return call(node.fn, *operands, **node.attrs)
+    def made(node: Node, *operands: Node) -> Node:
+        if node.fn in COMPOSED:
+            return COMPOSED[node.fn](call, node, *operands)  # type: ignore[no-any-return]
+        return call(node.fn, *operands, **node.attrs)
 
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: _known(node) and not reason(node), made)
 
 
 def _known(node: Node) -> bool:

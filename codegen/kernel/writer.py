@@ -7,8 +7,8 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, constant
@@ -195,6 +195,22 @@ class Writer:
         a, b = self.at(end), bound(stop).value
         return self.bounding(name, size, Bound(Select(Infix("<", a, b), a, b), ZERO, end, size))
 
+    def in_blocks(self, inside: ExitStack, name: str, end: str, blocks: Sequence[tuple[int, Callable[[], None]]], first: Index,
+                  last: Index, size: int) -> tuple[Index, BoundLike]:
+        """Loops over blocks, one in the other: of so many each, and what is done where it ends. name, end: what variables are called.
+
+        Returns where the innermost begins and ends.
+        """
+        begin: Index = first
+        stop: BoundLike = last
+        for many, ended in blocks:
+            block = Var(name, size)
+            inside.enter_context(self.loop(block, begin, stop, many))
+            inside.callback(ended)
+            stop = self.block_end(end, block, many, begin, stop, size)
+            begin = block.index
+        return begin, stop
+
     def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
         """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""
         if isinstance(value_, Index) and (var := value_.alone) is not None and type(var) is Var and var.hi < size:
@@ -320,6 +336,18 @@ class Writer:
              unrolled: int = 0, kept: bool = False) -> Any:
         """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known, unrolled, kept: see Block, Loop."""
         return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled, kept))
+
+    @contextmanager
+    def unrolled(self, **counts: int) -> Iterator[list[Index]]:
+        """`with w.unrolled(i=n, ...) as (i, ...)`: loops, one in the other, that the compiler is asked to write out; over 1, none."""
+        with self.scope(), ExitStack() as inside:
+            found = []
+            for name, n in counts.items():
+                var = Var(name, n)
+                if n > 1:
+                    inside.enter_context(self.loop(var, 0, n, unrolled=1))
+                found.append(var.index if n > 1 else ZERO)
+            yield found
 
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
         """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""

@@ -12,23 +12,24 @@ The schedule is one of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.index.varying import varies
-from tracegrad.codegen.kernel.ir.expressions import Expression, Lanes
+from tracegrad.codegen.kernel.index.varying import uneven, varies
+from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Joined, Lanes, Local
+from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
 from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type, lanes, register_tile
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, plainly
-from tracegrad.codegen.matmul import packing
 from tracegrad.codegen.matmul.problem import Operand, Product, total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import ALONE, Axis, Digit, Dot, Element, ElementAt, Held, Load, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.tile.registers import rest, start_of
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
 
@@ -154,8 +155,7 @@ def _total(p: Product, parts: int) -> Kernel:
     """The kernel that adds the partial results: vectors of a row."""
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
-    axes = (Axis("b", p.batch, (Digit(Held.GLOBAL, p.batch, 1),)), Axis("i", p.m, (Digit(Held.GLOBAL, p.m),)),
-            Axis("j", p.n, (Digit(Held.TILE, ceil_div(p.n, width)), Digit(Held.REGISTER, width)), width))
+    axes = Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), Axis.tiled("j", p.n, width, width)
     partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n))
     return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), partial, f.result(p.result, p.where), "a row at a time",
                  statements=p.statements)
@@ -190,7 +190,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
         last = w.bounding("k1", p.k, clipped(first + chunk, p.k, chunk)).index
         w.bind(next(iter(last.vars)))
     with inside:
-        packing.pack(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+        _copied(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
@@ -220,6 +220,59 @@ def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim
     var = Var(name, count)
     inside.enter_context(w.loop(var, first, last))
     return var.index
+
+
+def _copied(
+    w: Writer, source: ElementAt, to: ElementAt, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
+) -> None:
+    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
+
+    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
+    are read as vectors, and transposed.
+    """
+    (b, number), (count, panel), (first, last, size) = where, lines, k
+    line0 = start_of(w, "line0", count, panel, number)
+    if block > 1:
+        at = Var("k", size)
+        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
+            line = _line(w, inside, panel, block)
+            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
+            for n, value in enumerate(_transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
+                to(b, number, at.index + n, line).write(value)
+        first, last = rest(last, block)
+    if uneven(size, block) or block == 1:
+        with w.scope():
+            at = Var("k", size)
+            with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
+                line = _line(w, inside, panel, 1)
+                to(b, number, at.index, line).write(source(b, line0 + line, at.index).read())
+
+
+def _line(w: Writer, inside: ExitStack, count: int, step: int) -> Index:
+    """A loop over the lines of a panel in steps, the last one early; if there is one step, 0."""
+    if count == step:
+        return ZERO
+    var = Var("line", count)
+    inside.enter_context(w.loop(var, 0, count, step))
+    return var.index if count % step == 0 else w.at_most("at", var.index, count - step)
+
+
+def _transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
+    """The transpose of a square of vectors, as many as each has lanes (a power of two).
+
+    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
+    number, the lowest bits trade places.
+    """
+    half = len(rows) // 2
+    values = [w.let(f"c0_{n}", row) for n, row in enumerate(rows)]
+    for stage in range(1, len(rows).bit_length()):
+        made = {}
+        for n in range(half):
+            a, b = values[2 * n:2 * n + 2]
+            for place, which in ((n, "even"), (n + half, "odd")):
+                made[place] = w.let(f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
+        values = [made[n] for n in range(len(rows))]
+    return values
 
 
 def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
@@ -294,8 +347,8 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
     down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
     stored = rows * ceil_div(columns, width) * width
     several, high = _batches(x, parts, rows, columns, (high, wide))
-    batch = Axis("b", p.batch, (Digit(Held.GLOBAL, ceil_div(p.batch, several), 2), Digit(Held.TILE, several)))
-    part = (Axis("part", parts, (Digit(Held.GLOBAL, parts, 2),)),) if parts > 1 else ()
+    batch = Axis("b", p.batch, digits(p.batch, several, 1, 2))
+    part = (Axis.of_items("part", parts, 2),) if parts > 1 else ()
     i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
     j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)

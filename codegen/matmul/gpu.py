@@ -312,8 +312,9 @@ def _time(p: Product, squares: Squares) -> float:
     return split(p, groups, prod(squares.items), max(2.0 * groups * rows * columns * p.k * cost, again * _BALANCE))[1]
 
 
-def _ordered(p: Product, line: tuple[Digit, ...], few: tuple[Digit, ...]) -> tuple[Axis, Axis]:
-    """The rows and the columns, of which there are a few."""
+def _ordered(p: Product, line: tuple[Digit, ...]) -> tuple[Axis, Axis]:
+    """The rows and the columns, of which there are a few, an item's."""
+    few = (Digit(Held.REGISTER, min(p.m, p.n)),)
     return Axis("i", p.m, line if p.m >= p.n else few), Axis("j", p.n, few if p.m >= p.n else line)
 
 
@@ -326,18 +327,18 @@ def _short(p: Product) -> Layout:
         least = min(p.target.lanes, bit_ceil(lines))
         width = min((n for n in powers if n >= min(least, powers[-1])), key=lambda n: (ceil_div(lines, n) * n, -n))
     high = min(size // width, bit_ceil(p.batch))
-    rows, columns = _ordered(p, _lines(lines, width, 0, False), (Digit(Held.REGISTER, few),))
+    rows, columns = _ordered(p, _lines(lines, width, 0, False))
     return Layout(Axis("b", p.batch, _lines(p.batch, high, 1, False)), rows, columns, Axis("k", p.k), (width, high, 1), False,
                   f"{p.m}x{p.n}x{p.k} product, {few} elements a work-item.", f"{few} elements a work-item", True)
 
 
 def _thin(p: Product) -> Layout:
     """Few rows or few columns: the other operand is read once, by neighbours as it lies, and a work-group adds up along k."""
-    few, many, across = min(p.m, p.n), max(p.m, p.n), (p.a if p.m >= p.n else p.b).across
+    many, across = max(p.m, p.n), (p.a if p.m >= p.n else p.b).across
     size = bit_floor(min(tuning().group, p.target.max_work_group))
     lines = min(bit_ceil(min(many, 32 if across else 8)), size)
     lanes, (along, down) = size // lines, (1, 0) if across else (0, 1)
-    rows, columns = _ordered(p, _lines(many, lines, down), (Digit(Held.REGISTER, few),))
+    rows, columns = _ordered(p, _lines(many, lines, down))
     return Layout(_of_groups(p), rows, columns, Axis("k", p.k, (Digit(Held.ITEM, lanes, along),)),
                   (lines, lanes, 1) if across else (lanes, lines, 1), False,
                   f"{p.m}x{p.n}x{p.k} product, {lanes} work-items along k for each of {lines} {'rows' if p.m >= p.n else 'columns'}.",

@@ -45,7 +45,8 @@ from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Rows, Sched
 from tracegrad.config import config
 from tracegrad.graph.ir import ON_HOST, Graph, Node
 from tracegrad.graph.locations import located
-from tracegrad.graph.primitive import bind, unique
+from tracegrad.graph.primitive import unique
+from tracegrad.graph.substitution import rebound
 from tracegrad.support.plan import Target, by_one
 from tracegrad.support.tuning import Tuning, tuned, tuning
 
@@ -351,10 +352,7 @@ def _with_copies(graph: Graph, own: int, context: Context) -> Graph:
     def replaced(node: Node, operands: tuple[Node, ...]) -> Node:
         whole = {o for o in _whole(node, context) if strip(o) in moving}
         made = tuple(copy_of(new) if old in whole else new for old, new in zip(node.operands, operands, strict=True))
-        if made == node.operands:
-            return node
-        with located(node.loc):
-            return bind(node.fn, made, node.attrs)
+        return rebound(node, made)
 
     return graph.rebuilt(replaced)
 

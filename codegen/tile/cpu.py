@@ -21,19 +21,8 @@ from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.levels import in_blocks
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.codegen.tile.registers import (
-    Places,
-    added,
-    held,
-    joined,
-    offsets_of,
-    read,
-    rest,
-    rows_of,
-    start_of,
-)
+from tracegrad.codegen.tile.registers import Places, added, held, joined, offsets_of, read, rest, rows_of, start_of
 from tracegrad.codegen.tile.stored import Piece, Stored
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -271,11 +260,12 @@ class _Tiles(Places):
     @contextmanager
     def in_levels(self, loop: Loop, first: Index, last: Index) -> Iterator[tuple[Index, BoundLike]]:
         """From where to where the loop goes for one accumulator, in loops over the blocks of which the levels above are made."""
-        lengths, lanes = self.blocks.get(loop.axis, []), loop.axis.lanes
+        axis = loop.axis
+        lengths = self.blocks.get(axis, [])
         level = len(lengths) + sum(len(self.blocks.get(inner.axis, ())) for inner in loop.nest[1:])
         with ExitStack() as inside:
-            blocks = [(length * lanes, partial(self.flush, level - n)) for n, length in enumerate(lengths)]
-            yield in_blocks(self.w, inside, loop.axis, "block", blocks, first, last, loop.axis.size)
+            blocks = [(length * axis.lanes, partial(self.flush, level - n)) for n, length in enumerate(lengths)]
+            yield self.w.in_blocks(inside, f"{axis.name}_block", f"{axis.name}_end", blocks, first, last, axis.size)
 
     def flush(self, level: int) -> None:
         """A block ends: the accumulators start anew."""

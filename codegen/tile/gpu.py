@@ -48,7 +48,7 @@ class Items(ItemRegisters):
         self.count_items()
         for step in self.program.steps:
             if isinstance(step, Zeros):
-                self.zeros(step.tile)
+                self.registers[step.tile] = self.zeros(step.tile, step.tile.name)
             elif isinstance(step, Fold):
                 self.fold(step)
             elif isinstance(step, Store):
@@ -332,7 +332,7 @@ class Items(ItemRegisters):
             return self.place(tile, axis, step, along, self.within(line, more))
 
         if line.registers == 1:
-            self.registers[tile] = self.named(tile, Read(Access(array, at({})), tile.dtype))
+            self.registers[tile] = w.let(tile.name, Read(Access(array, at({})), tile.dtype), changes=True)
             return
         self.registers[tile] = to = self.held(tile, tile.name, (line,))
         wide = line.digits[-1].held is Held.REGISTER and line.digits[-1].count == VECTOR

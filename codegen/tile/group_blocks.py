@@ -7,7 +7,7 @@ memory, in lines of four elements more than a multiple of 32 banks, so that vect
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
@@ -172,16 +172,7 @@ class GroupBlocks(Blocks):
     @contextmanager
     def each(self, **counts: int) -> Iterator[list[Index]]:
         """Loops over an item's registers that are written out, or just a block where all have one iteration."""
-        with self.w.scope(), ExitStack() as inside:
-            found = []
-            for name, n in counts.items():
-                found.append(ZERO)
-                if n > 1:
-                    var = Var(name, n)
-                    inside.enter_context(self.w.loop(var, 0, n, unrolled=1))
-                    found[-1] = var.index
-            if max(counts.values()) == 1:
-                inside.enter_context(self.w.block(Block("{")))
+        with self.w.unrolled(**counts) as found, self.w.block(Block("{")) if max(counts.values()) == 1 else nullcontext():
             yield found
 
     @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir.instructions import Given, Instruction, instruction
+from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.support.dtypes import DType, bfloat16, float16, float32, float64
 from tracegrad.support.plan import Plain, Target
 
@@ -29,11 +30,10 @@ class Layout(Plain):
 
 
 class MatrixInstruction(Plain):
-    """C (m x n) += A (m x k) B (k x n), by `lanes` work-items together.
+    """C (m x n) += A (m x k) B (k x n), by the work-items of a warp together.
 
     name: in `Target.matrix`; of: the dtype of the operands in memory; into: of C. a, b, c: the layouts. precision: the setting (see
-    set_float32_matmul_precision) from which on float32 may be computed so; "" where it is exact. needs: an extension without which it is
-    not tried: other compilers may not even refuse what they do not know. seen: on which device it was seen to work, "" where on none.
+    set_float32_matmul_precision) from which on float32 may be computed so; "" where it is exact.
     """
 
     name: str
@@ -46,10 +46,7 @@ class MatrixInstruction(Plain):
     b: Layout
     c: Layout
     multiply: Instruction
-    needs: str
     precision: str = ""
-    seen: str = ""
-    lanes: int = WARP
 
     @property
     def word(self) -> DType:
@@ -147,18 +144,15 @@ def _matrices(across: bool) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Se
 _LOCAL = "(uint)(ulong)({})"
 
 
-def _each(name: str, count: int, constraint: str) -> str:
-    return ", ".join(f'"{constraint}"(({name})[{i}])' for i in range(count))
+def _each(name: str, count: int, constraint: str, of: str = "{}") -> str:
+    """The registers of an operand; of: what is given of one."""
+    return ", ".join(f'"{constraint}"({of.format(f"({name})[{i}]")})' for i in range(count))
 
 
 def _mma(name: str, shape: str, types: str, registers: str, a: str, b: str) -> str:
     """mma.sync; a pure function of its operands, so not volatile."""
     return (f'#define {name}(c, a, b) asm("mma.sync.aligned.{shape}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
             f'{{%0,%1,%2,%3}};" : {_each("c", 4, "+" + registers)} : {a}, {b})')
-
-
-def _bits(name: str, count: int) -> str:
-    return ", ".join(f'"r"(as_uint(({name})[{i}]))' for i in range(count))
 
 
 def _ldmatrix(name: str, across: str) -> Instruction:
@@ -196,36 +190,33 @@ def _packed(dtype: DType, ptx: str) -> Instruction:
 
 PACK = {dtype.name: _packed(dtype, ptx) for dtype, ptx in ((float16, "f16"), (bfloat16, "bf16"))}
 
-PTX = "cl_nv_device_attribute_query"      # where PTX is taken
-_RESULT32 = Layout(4, "float", _result)
-_RESULT64 = Layout(4, "double", _result)
+PTX = "cl_nv_device_attribute_query"      # the extension where PTX is taken: other compilers may not even refuse what they do not know
 
 
-def _entry(name: str, k: int, of: DType, into: DType, spelled: str, forms: tuple[Layout, Layout], c: Layout,
-           unpack: Callable[[Any], Sequence[Any]], precision: str = "", seen: str = "") -> MatrixInstruction:
-    a, b = forms
-    as_given = a.type == "uint" or of == np.float64
-    operands = [_each(n, x.registers, "d" if of == np.float64 else "r") if as_given else _bits(n, x.registers)
-                for n, x in (("a", a), ("b", b))]
-    text = _mma(name, f"m16n8k{k}", spelled, "d" if into == np.float64 else "f", *operands)
+def _entry(name: str, k: int, of: DType, into: DType, types: str, precision: str = "") -> MatrixInstruction:
+    """That of m16n8 and so many k. types: what PTX calls the dtypes of the result, A, B and C."""
+    halves = of.itemsize == 2
+    (a, b), c = _layouts(_pairs if halves else _single, "uint" if halves else ctype(of)), Layout(4, ctype(into), _result)
+    unpack: Callable[[Any], Sequence[Any]] = _pair_of(of) if halves else cut_to_tf32 if of == float32 else lambda x: [x]
+    given_as = "d" if of == float64 else "r", "as_uint({})" if of == float32 else "{}"
+    operands = [_each(n, x.registers, *given_as) for n, x in (("a", a), ("b", b))]
+    text = _mma(name, f"m16n8k{k}", types, "d" if into == float64 else "f", *operands)
     given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
-    meaning = _multiplied(16, 8, k, (a, b, c), unpack, into)
-    return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, instruction(name, text, given, WARP, "value", meaning), PTX, precision,
-                             seen)
+    multiply = instruction(name, text, given, WARP, "value", _multiplied(16, 8, k, (a, b, c), unpack, into))
+    return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, multiply, precision)
 
 
-TABLE = {entry.name: entry for entry in (
-    _entry("MMA_BF16", 16, bfloat16, float32, "f32.bf16.bf16.f32", _layouts(_pairs, "uint"), _RESULT32, _pair_of(bfloat16),
-           seen="NVIDIA H200"),
-    _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32", _layouts(_pairs, "uint"), _RESULT32, _pair_of(float16), seen="NVIDIA H100"),
-    _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", _layouts(_single, "float"), _RESULT32, cut_to_tf32, "high", "NVIDIA H100"),
-    _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64", _layouts(_single, "double"), _RESULT64, lambda x: [x], seen="NVIDIA H100"),
+TABLE = {entry.name: entry for entry in (                                                       # seen to work on
+    _entry("MMA_BF16", 16, bfloat16, float32, "f32.bf16.bf16.f32"),                             # NVIDIA H200
+    _entry("MMA_F16", 16, float16, float32, "f32.f16.f16.f32"),                                 # NVIDIA H100
+    _entry("MMA_TF32", 8, float32, float32, "f32.tf32.tf32.f32", "high"),                       # NVIDIA H100
+    _entry("MMA_F64", 8, float64, float64, "f64.f64.f64.f64"),                                  # NVIDIA H100
 )}
 
 
 def candidates(target: Target, extensions: Iterable[str]) -> tuple[str, ...]:
     """The names of those that a device with these extensions may have."""
-    there = [x.name for x in TABLE.values() if x.needs in extensions and (target.fp64 or x.of != float64)]
+    there = [x.name for x in TABLE.values() if PTX in extensions and (target.fp64 or x.of != float64)]
     return tuple(there) if target.local_memory else ()
 
 

@@ -7,17 +7,27 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, ravel
+from tracegrad.codegen.kernel.index.index import ZERO, Index, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix, Literal, Local
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, BoundLike
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.levels import in_blocks, levels
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Held, Tile
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.tuning import tuning
 
 FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
 Registers = Mapping[tuple[Axis, int], Index]
+
+
+def levels(steps: int, dtype: DType) -> list[int]:
+    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one."""
+    found, length = list[int](), tuning().product_steps
+    while dtype_kind(dtype) == "f" and steps > length:
+        found.insert(0, length)
+        length *= tuning().product_blocks
+    return found
 
 
 class ItemRegisters:
@@ -28,17 +38,11 @@ class ItemRegisters:
         self.registers: dict[Tile, Array | Expression] = {}
 
     @contextmanager
-    def spread(self, axes: Sequence[Axis], unrolled: bool = True) -> Iterator[dict[tuple[Axis, int], Index]]:
+    def spread(self, axes: Sequence[Axis]) -> Iterator[dict[tuple[Axis, int], Index]]:
         """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
-        found: dict[tuple[Axis, int], Index] = {}
-        with self.w.scope(), ExitStack() as inside:
-            for axis in axes:
-                for n, digit in enumerate(axis.digits):
-                    if digit.held is Held.REGISTER and digit.count > 1:
-                        var = Var(f"{axis.name}{n}", digit.count)
-                        inside.enter_context(self.w.loop(var, 0, digit.count, unrolled=unrolled))
-                        found[axis, n] = var.index
-            yield found
+        digits = {(axis, n): d.count for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER and d.count > 1}
+        with self.w.unrolled(**{f"{axis.name}{n}": count for (axis, n), count in digits.items()}) as found:
+            yield dict(zip(digits, found, strict=True))
 
     def register(self, axes: Sequence[Axis], registers: Registers) -> Index:
         """The number of a register of a tile."""
@@ -57,22 +61,13 @@ class ItemRegisters:
         axes = [axis for axis in tile.axes if axis is not without]
         return Read(Access(found, self.register(axes, registers)), tile.dtype)
 
-    def zeros(self, tile: Tile) -> None:
-        self.registers[tile] = self.nothing(tile, tile.name)
-
-    def nothing(self, tile: Tile, name: str) -> Array | Expression:
+    def zeros(self, tile: Tile, name: str) -> Array | Expression:
         """Registers for a tile, that are 0."""
         if prod(axis.registers for axis in tile.axes) == 1:
-            return self.named(tile, Literal(0, tile.dtype), name)
+            return self.w.let(name, Literal(0, tile.dtype), changes=True)
         array = self.held(tile, name, tile.axes)
         array.zeros = True
         return array
-
-    def named(self, tile: Tile, value: Expression, name: str = "") -> Local:
-        """A variable for the one element of the tile that an item has."""
-        local = Local(name or tile.name, tile.dtype)
-        self.w.define(local, value)
-        return local
 
     def accumulate(self, step: Dot | Add, axis: Axis) -> None:
         """into += a * b, or x, for all registers of the tile."""
@@ -100,14 +95,14 @@ class ItemRegisters:
         one accumulator begins and ends. In the end `into` has what the highest level has.
         """
         lengths, below = levels(steps, into.dtype), self.registers[into]
-        totals = [self.nothing(into, f"{into.name}_sum") for _ in lengths]
+        totals = [self.zeros(into, f"{into.name}_sum") for _ in lengths]
         for total in totals:
             if isinstance(total, Array):
                 total.spilled = total.size > FEW
         blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
                   for length, total, of in zip(lengths, totals, [*totals, below][1:], strict=True)]
         with ExitStack() as inside:
-            yield in_blocks(self.w, inside, axis, "sum", blocks, first, last, size)
+            yield self.w.in_blocks(inside, f"{axis.name}_sum", f"{axis.name}_end", blocks, first, last, size)
         if totals:
             with self.spread(into.axes) as registers:
                 to, of = (self.slot(x, into, registers) for x in (below, totals[0]))

@@ -55,6 +55,16 @@ class Axis(Plain):
     apart: bool = False
     of: tuple[Axis, int] | None = None
 
+    @classmethod
+    def of_items(cls, name: str, size: int, dim: int = 0) -> Axis:
+        """Each work-item along a dimension has one index."""
+        return cls(name, size, (Digit(Held.GLOBAL, size, dim),))
+
+    @classmethod
+    def tiled(cls, name: str, size: int, width: int = 1, lanes: int = 1) -> Axis:
+        """Each work-item has all of them, in tiles of `width`."""
+        return cls(name, size, (Digit(Held.TILE, -(-size // width)), Digit(Held.REGISTER, width)), lanes)
+
     @property
     def covered(self) -> int:
         """How many indices the digits count."""

@@ -17,9 +17,9 @@ from tracegrad.execute.devices import Device, depart
 from tracegrad.execute.program import Program
 from tracegrad.execute.stages import Partition, call_of, moves
 from tracegrad.graph.ir import ON_HOST, Graph, Node, topological
-from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.printing import suggest_name
+from tracegrad.graph.substitution import rebound
 from tracegrad.ops.primitives.transfer import TRANSFER, transfer
 
 
@@ -262,9 +262,7 @@ class PartitionedProgram(Program):
         new = {n: n if n in given else placeholder(n.aval, suggest_name(n)) for n in reads}
         for node in order:
             if node not in new:
-                with located(node.loc):
-                    same = all(new[o] is o for o in node.operands)
-                    new[node] = node if same else bind(node.fn, tuple([new[o] for o in node.operands]), node.attrs)
+                new[node] = rebound(node, tuple([new[o] for o in node.operands]))
         at = {node: i for i, node in enumerate(reads)}
         own = {j: at[self.whole.inputs[i]] for j, i in donate.items() if self.whole.inputs[i] in at}
         names = [self.graph.output_names[k] if isinstance(k, int) and k < len(self.graph.output_names) else "" for k in makes]
@@ -287,9 +285,7 @@ def _on_devices(graph: Graph, placed: Mapping[Node, Device], on: Sequence[Device
         def replaced(node: Node, operands: tuple[Node, ...], free: set[Node] = free, own: set[Node] = own) -> Node:
             if node in free:
                 return operands[0]
-            operands = (operands[0].twin(),) if node in own else operands
-            with located(node.loc):
-                return node if operands == node.operands else bind(node.fn, operands, node.attrs)
+            return rebound(node, (operands[0].twin(),) if node in own else operands)
 
         graph = graph.rebuilt(replaced)
     outputs, twins = [], dict[Any, Node]()

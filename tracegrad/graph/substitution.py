@@ -1,4 +1,4 @@
-"""Nodes put in the place of others (`substituted`), and the hooks of nodes, which go along."""
+"""Nodes put in the place of others (`substituted`; in a graph `replaced`), and the hooks of nodes, which go along."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegrad.graph.ir import Node, topological
+from tracegrad.graph.ir import Graph, Node, topological
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind
 
@@ -94,3 +94,26 @@ def substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
                 new[node] = new[node].twin()
                 HOOKS[new[node]] = HOOKS[node]
     return [new[o] for o in outs]
+
+
+def rebound(node: Node, operands: tuple[Node, ...]) -> Node:
+    """The node's operation on other operands, at its line; the node itself where they are its own."""
+    if operands == node.operands:
+        return node
+    with located(node.loc):
+        return bind(node.fn, operands, node.attrs)
+
+
+def replaced(graph: Graph, applies: Callable[[Node], bool], made: Callable[..., Node]) -> Graph:
+    """The graph in which each node that `applies` holds of is made(node, *its new operands), at its line. Most passes are this."""
+    found = {node for node in graph if applies(node)}
+    if not found:
+        return graph
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if node not in found:
+            return rebound(node, operands)
+        with located(node.loc):
+            return made(node, *operands)
+
+    return graph.rebuilt(replace)

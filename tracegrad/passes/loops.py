@@ -16,7 +16,7 @@ from tracegrad.autodiff.batching import batch
 from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import bind, placeholder
-from tracegrad.graph.substitution import substituted, that_matter
+from tracegrad.graph.substitution import rebound, replaced, substituted, that_matter
 
 CONSTANT, ROW, CARRIED = range(3)      # what a node of a body depends on: nothing that changes, what is scanned, a carry
 
@@ -73,10 +73,7 @@ def hoisted(graph: Graph) -> Graph:
                 with located(node.loc):
                     operands = (*operands, *substituted(slow, dict(zip(fn.graph.inputs[own:], operands[own:], strict=True))))
                     return bind(loop, operands, node.attrs)
-        if operands == node.operands:
-            return node
-        with located(node.loc):
-            return bind(fn, operands, node.attrs)
+        return rebound(node, operands)
 
     return graph.rebuilt(replace) if any(node.fn.family == "loop" for node in graph) else graph
 
@@ -102,21 +99,17 @@ def counted_before(graph: Graph) -> Graph:
     known: dict[Any, _Counters | None] = {}
     first: dict[Any, list[Node]] = {}
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        fn: Any = node.fn
-        if fn.family == "loop":
-            if fn not in known:
-                known[fn] = _counters(fn)
-            counters = known[fn]
-            if counters is not None:
-                with located(node.loc):
-                    return counters.result(node.attrs["index"], operands, first)
-        if operands == node.operands:
-            return node
-        with located(node.loc):
-            return bind(fn, operands, node.attrs)
+    def counters(loop: Any) -> _Counters | None:
+        if loop not in known:
+            known[loop] = _counters(loop)
+        return known[loop]
 
-    return graph.rebuilt(replace) if any(node.fn.family == "loop" for node in graph) else graph
+    def made(node: Node, *operands: Node) -> Node:
+        found = counters(node.fn)
+        assert found is not None
+        return found.result(node.attrs["index"], operands, first)
+
+    return replaced(graph, lambda node: node.fn.family == "loop" and counters(node.fn) is not None, made)
 
 
 _MANY = 1 << 14              # elements of a carry, from which on it is worth a loop more: of fewer, one core does all iterations as soon
@@ -201,23 +194,16 @@ def shortened(graph: Graph, early: Callable[[Node, int], bool]) -> Graph:
     for node in graph:
         if node.fn.family == "loop":
             used.setdefault((node.fn, node.operands), set()).add(node.attrs["index"])
-    if not used:
-        return graph
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+    def made(node: Node, *operands: Node) -> Node:
         fn: Any = node.fn
-        if operands == node.operands and fn.family != "loop":
-            return node
-        with located(node.loc):
-            if fn.family != "loop":
-                return bind(fn, operands, node.attrs)
-            key = tuple(sorted(used[fn, node.operands]))
-            if key not in fn.prepared:
-                fn.prepared[key] = _Shortened(fn, key, early)
-            found: _Shortened = fn.prepared[key]
-            return found.result(node.attrs["index"], operands)
+        key = tuple(sorted(used[fn, node.operands]))
+        if key not in fn.prepared:
+            fn.prepared[key] = _Shortened(fn, key, early)
+        found: _Shortened = fn.prepared[key]
+        return found.result(node.attrs["index"], operands)
 
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: node.fn.family == "loop", made)
 
 
 class _Shortened:

@@ -19,10 +19,11 @@ from tracegrad.codegen.graph.complex_pairs import parts
 from tracegrad.codegen.graph.fourier.lines_gpu import LINES, halves, shape_of
 from tracegrad.codegen.graph.fourier.turned import turned
 from tracegrad.codegen.graph.fourier.vectors_cpu import Vectors, factor, pays
-from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.rewrite import op
 from tracegrad.config import config
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives.contraction import matmul
 from tracegrad.ops.primitives.movement import concat, flip, narrow, pad, permute, reshape
 from tracegrad.support import dtypes
@@ -44,35 +45,14 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
     if not [node for node in graph if node.fn in transforms]:
         return graph
     if config.fourier != "host" and target.traits.vectors:
-        graph = _in_vectors(graph, target)
+        graph = replaced(graph, lambda node: _is_transform(node) and pays(node, target), Vectors().made)
     if not wanted:
         return turned(graph, transforms)
-    composer = _Composer(target)
-
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        with at(node.loc):
-            if node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size:
-                return composer.composed(node, operands[0])
-            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
-            return node if same else bind(node.fn, operands, node.attrs)
-
-    return graph.rebuilt(replace)
+    return replaced(graph, _is_transform, _Composer(target).composed)
 
 
-def _in_vectors(graph: Graph, target: Target) -> Graph:
-    found = {node for node in graph if node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size and pays(node, target)}
-    if not found:
-        return graph
-    vectors = Vectors()
-
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        with at(node.loc):
-            if node in found:
-                return vectors.made(node, operands[0])
-            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
-            return node if same else bind(node.fn, operands, node.attrs)
-
-    return graph.rebuilt(replace)
+def _is_transform(node: Node) -> bool:
+    return node.fn in (_DFT, _REAL_DFT, _HALF_DFT) and node.aval.size > 0
 
 
 class _Composer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind
+from tracegrad.graph.substitution import replaced
 
 _TURNED = REGISTRY["turned_dft"]
 _SEEN = 200                                 # nodes that are looked at around a transform
@@ -29,22 +29,17 @@ def turned(graph: Graph, transforms: Container[Any]) -> Graph:
             given[node] = dims
     taken = {node for node in found if (x := node.operands[0]).fn.name == "permute" and x.operands[0] not in given
              and _one_order([x], lambda n: n.operands)}
-    if not given and not taken:
-        return graph
+    ordered = {node for node in graph if node.fn.name == "permute" and node.operands[0] in given}
 
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.name == "permute" and node.operands[0] in given:
-            return operands[0]
-        with at(node.loc):
-            if node in given or node in taken:
-                order = tuple(range(len(node.shape)))
-                x, reads = (operands[0].operands[0], operands[0].attrs["dims"]) if node in taken else (operands[0], order)
-                attrs = {"of": node.fn.name, "taken": reads, "given": given.get(node, order)}
-                return bind(_TURNED, (x,), attrs | dict(node.attrs))
-            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
-            return node if same else bind(node.fn, operands, node.attrs)
+    def made(node: Node, x: Node) -> Node:
+        if node in ordered:
+            return x
+        order = tuple(range(len(node.shape)))
+        x, reads = (x.operands[0], x.attrs["dims"]) if node in taken else (x, order)
+        attrs = {"of": node.fn.name, "taken": reads, "given": given.get(node, order)}
+        return bind(_TURNED, (x,), attrs | dict(node.attrs))
 
-    return graph.rebuilt(replace)
+    return replaced(graph, (ordered | taken | given.keys()).__contains__, made)
 
 
 def _one_order(permutes: list[Node], others: Callable[[Node], Iterable[Node]]) -> bool:

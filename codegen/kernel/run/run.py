@@ -104,10 +104,9 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
     args: list[Any] = []
     bound: dict[int, list[Buffer]] = {}
     for p, arg in zip(kernel.parameters, step.args, strict=True):
-        if isinstance(arg, Scalar):
-            args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
-        elif isinstance(arg, Offset):
-            args.append(arg.dtype.type(arg.value) if arg.dtype.kind == "f" else arg.value)
+        if isinstance(arg, (Scalar, Offset)):
+            number = scalars[arg.index] if isinstance(arg, Scalar) else arg.value
+            args.append(arg.dtype.type(number) if arg.dtype.kind == "f" else int(number))
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
         elif isinstance(arg, Iteration):

@@ -1,3 +1,3 @@
-"""Fourier transforms: in local memory (lines_gpu.py, where those of vectors are sent on), by a CPU's vectors (vectors_cpu.py); a few points
-in registers are butterflies.py.
+"""Fourier transforms: which kernel does one (lower.py), in local memory (lines_gpu.py), by a CPU's vectors (vectors_cpu.py); few points,
+in registers (butterflies.py).
 """

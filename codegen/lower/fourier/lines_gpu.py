@@ -1,4 +1,4 @@
-"""Fourier transforms in local memory: a work-group transforms one or several lines. Start at `transforms`.
+"""Fourier transforms in local memory: a work-group transforms one or several lines. Start at `LineTransforms.kernel`.
 
 The points of a line go through butterflies (butterflies.py) in the registers of its work-items, and between these through local memory, in
 Stockham's order (W. Cochran et al., "What is the fast Fourier transform?", 1967): the butterfly number b of r points, behind butterflies
@@ -16,24 +16,17 @@ from typing import NamedTuple
 
 from tracegrad.codegen.graph.complex_pairs import both_parts
 from tracegrad.codegen.graph.fourier.lines_gpu import FourierLines, shape_of
-from tracegrad.codegen.graph.fourier.vectors_cpu import VECTORS
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, Expression, Infix, Lanes, Load, Vector, element, place
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Store
 from tracegrad.codegen.kernel.ir.types import register_type
-from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fourier.butterflies import Arithmetic, Complex, butterfly
-from tracegrad.codegen.lower.fourier.vectors_cpu import VectorTransforms
 from tracegrad.codegen.lower.workgroup import WorkGroup
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node
-
-
-@lowering("fourier")
-def transforms(group: Group, context: Context) -> list[Kernel]:
-    return [(VectorTransforms if group.anchor.fn is VECTORS else _Transform)(group, context).kernel()]
 
 
 class _Place(NamedTuple):
@@ -44,7 +37,7 @@ class _Place(NamedTuple):
     line: Index
 
 
-class _Transform(WorkGroup):
+class LineTransforms(WorkGroup):
     """The kernel, while it is written."""
 
     def __init__(self, group: Group, context: Context) -> None:

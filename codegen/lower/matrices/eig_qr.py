@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.jacobi import scaled
 from tracegrad.codegen.lower.matrices.kernel import Matrices
@@ -103,7 +101,7 @@ def _balanced(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window)
     """
     n = k.n
     weights = k.array("weights", n)
-    near, far = (2.0 ** (sign * np.finfo(k.dtype).maxexp // 4) for sign in (-1, 1))
+    near, far = (2.0 ** (sign * k.limits.maxexp // 4) for sign in (-1, 1))
     for j in k.range("j", n):
         weights[j] = k.number(1)
     for _ in k.times("iteration", _BALANCING):
@@ -220,8 +218,7 @@ def _split(k: Matrices, a: Numbers, low: Variable, high: Variable, exceptional: 
 
     exceptional: after many steps the rounding errors of others count, too: when, and how large they are.
     """
-    limits = np.finfo(k.dtype)
-    eps, tiny = float(limits.eps), float(limits.tiny) / float(limits.eps)
+    eps, tiny = float(k.limits.eps), float(k.limits.tiny) / float(k.limits.eps)
     (many, most), alone = exceptional, 2 - k.parts
     for r in k.down("r", k.n, 1):
         below = a[r, r - 1]
@@ -408,10 +405,9 @@ def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: b
 
 def _solved(k: Matrices, a: Numbers, values: Numbers, line: Numbers, j: Index, large: Value) -> None:
     """`line` becomes the eigenvector of the triangle for its eigenvalue j."""
-    limits = np.finfo(k.dtype)
     line[j] = pair(k.number(1), k.number(0))
-    low = k.let("low", float(limits.eps) * k.size(values[j]))
-    tiny = k.let("tiny", float(limits.tiny) / float(limits.eps) * k.n * large)
+    low = k.let("low", float(k.limits.eps) * k.size(values[j]))
+    tiny = k.let("tiny", float(k.limits.tiny) / float(k.limits.eps) * k.n * large)
     least = k.let("least", k.where(low > tiny, low, tiny))
     for i in k.down("i", j):
         rest = k.total("rest", (a[i, c] * line[c] for c in k.range("c", i + 1, j + 1)), k.zero(2))

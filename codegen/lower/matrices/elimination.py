@@ -6,8 +6,6 @@ The steps are LAPACK's, as are pivots and signs; what differs are roundings. The
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.lower.matrices.kernel import Matrices
 from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable
@@ -196,11 +194,10 @@ def slogdet(k: Matrices) -> None:
 def det(k: Matrices) -> None:
     """The product of the pivots; where one on the way is too large or too small, by logarithms."""
     a, exchanges = _triangular(k)
-    limits = np.finfo(k.dtype)
     found, safe = k.variable("determinant", k.complex(exchanges)), k.variable("safe", k.truth(True))
     for j in k.range("j", k.n):
         found.assign(found * a[j, j])
         size = k.let("size", k.size(found))
-        safe &= (size > float(limits.tiny) * 1e6) & (size < float(limits.max) / 2)
+        safe &= (size > float(k.limits.tiny) * 1e6) & (size < float(k.limits.max) / 2)
     sign, logarithm = _logarithm(k, a, exchanges)
     k.store_number(0, k.where(safe, found, sign * k.let("norm", k.call("exp", logarithm))))

@@ -90,8 +90,7 @@ def svd(k: Matrices) -> None:
     values = k.array("values", count)
     turns = k.unit("turns", least, least) if (vectors if tall else left) else None    # signs are those of the right vectors
     scale = scaled(k, rows, lambda: k.pairs(least, length))
-    limits = np.finfo(k.dtype)
-    nothing = float(limits.tiny) / float(limits.eps) ** 3                           # rows are as good as 0 whose squares are below that
+    nothing = float(k.limits.tiny) / float(k.limits.eps) ** 3                           # rows are as good as 0 whose squares are below that
     for _ in k.times("sweep", _SWEEPS):
         open_ = k.variable("open", k.truth(False))
         for p in k.range("p", least - 1):
@@ -157,8 +156,7 @@ def scaled(k: Matrices, a: Numbers, places: Callable[[], Iterator[tuple[Index, I
     `info` becomes 1 where one of them is NaN or infinite. What is given back is the power.
     """
     assert k.info is not None
-    limits = np.finfo(k.dtype)
-    least, most = float(limits.tiny), 2.0 ** (limits.maxexp - 2)
+    least, most = float(k.limits.tiny), 2.0 ** (k.limits.maxexp - 2)
     best = k.variable("best", k.number(0))
     for place in places():
         for x in k.absolutes(a[place]):

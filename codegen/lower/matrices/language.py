@@ -33,17 +33,7 @@ from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import mask_type
 from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.lower.matrices.values import (
-    IndexLike,
-    Like,
-    Numbers,
-    Value,
-    Variable,
-    index_of,
-    parts_beside,
-    reads,
-    sum_of,
-)
+from tracegrad.codegen.lower.matrices.values import IndexLike, Like, Numbers, Value, Variable, index_of, parts_beside, reads, sum_of
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType, bool_, int32
 from tracegrad.support.plan import Target
@@ -145,6 +135,11 @@ class Language:
         return [Lanes(part, lane) for lane in range(self.lanes)] if self.lanes > 1 else [part]
 
     # -- values
+
+    @property
+    def limits(self) -> Any:
+        """Of the numbers that are computed with."""
+        return np.finfo(self.dtype)
 
     @property
     def whole_dtype(self) -> DType:
@@ -257,10 +252,9 @@ class Language:
 
     def power(self, x: Value) -> Value:
         """The power of two that is in x."""
-        limits, part = np.finfo(self.dtype), x.parts[0]
         whole_ = np.dtype(f"i{self.dtype.itemsize}")
-        exponent = Literal(((1 << limits.nexp) - 1) << limits.nmant, whole_)
-        return Value(Bits(Infix("&", Bits(part, whole_), self.wide(exponent)), self.dtype))
+        exponent = Literal(((1 << self.limits.nexp) - 1) << self.limits.nmant, whole_)
+        return Value(Bits(Infix("&", Bits(x.parts[0], whole_), self.wide(exponent)), self.dtype))
 
     def complex(self, x: Value) -> Value:
         """A real number as one of the matrices'."""

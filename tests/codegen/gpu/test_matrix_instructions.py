@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.kernel.run.memory import Pointer
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.tile.instructions import LDMATRIX, LDMATRIX_ACROSS, TABLE, candidates, instruction_for, towards_zero
+from tracegrad.codegen.tile.instructions import LDMATRIX, LDMATRIX_ACROSS, TABLE, WARP, candidates, instruction_for, towards_zero
 from tracegrad.errors import CompilerBug
 from tracegrad.execute import matrix_trial
 from tracegrad.support.plan import Target
@@ -66,7 +66,7 @@ def near(found: Any, wanted: Any, dtype: Any) -> None:
 def test_each_element_of_a_matrix_is_one_items(name: str) -> None:
     entry = TABLE[name]
     for layout, shape in ((entry.a, (entry.m, entry.k)), (entry.b, (entry.k, entry.n)), (entry.c, (entry.m, entry.n))):
-        found = Counter(place for lane in range(entry.lanes) for r in range(layout.registers) for place in layout.at(lane, r))
+        found = Counter(place for lane in range(WARP) for r in range(layout.registers) for place in layout.at(lane, r))
         assert found == Counter(np.ndindex(*shape))
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from tracegrad.graph.families import by_parts
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, const, iota
+from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import choose, where
 from tracegrad.support import dtypes
@@ -175,20 +175,10 @@ def parts(size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 def in_slices(graph: Graph) -> Graph:
     """The graph without these operations: the code generator's first pass."""
-    if not any(node.fn.family == "dynamic_slice" for node in graph):
-        return graph
-
-    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        with located(node.loc):
-            if node.fn.family == "dynamic_slice":
-                return lowered(node, operands[0], operands[1:])
-            same = all(a is b for a, b in zip(operands, node.operands, strict=True))
-            return node if same else bind(node.fn, operands, node.attrs)
-
-    return graph.rebuilt(replace)
+    return replaced(graph, lambda node: node.fn.family == "dynamic_slice", lowered)
 
 
-def lowered(node: Node, x: Node, starts: Sequence[Node]) -> Node:
+def lowered(node: Node, x: Node, *starts: Node) -> Node:
     """What `node` is, of other operands: an ordinary slice or padding where the starts are known, else rows taken by number."""
     attrs = node.attrs
     known: dict[int, int] = {}
