@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
@@ -104,6 +104,9 @@ class _Inverse(Transform):
         self._of, self.sign, self.bijective = of, of.sign, of.bijective
         self.domain, self.codomain = of.codomain, of.domain
         self.forward_shape, self.inverse_shape = of.inverse_shape, of.forward_shape  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return f"_InverseTransform({self._of})"
 
     def _call(self, x: Tensor) -> Any:
         return self._of._inv_call(x)
@@ -300,6 +303,9 @@ class IndependentTransform(Transform):
         self.codomain = constraints.independent(base_transform.codomain, reinterpreted_batch_ndims)
         self.sign, self.bijective = base_transform.sign, base_transform.bijective
 
+    def __repr__(self) -> str:
+        return f"IndependentTransform({self.base_transform}, {self.reinterpreted_batch_ndims})"
+
     def _call(self, x: Tensor) -> Any:
         return self.base_transform(x)
 
@@ -356,6 +362,9 @@ class ComposeTransform(Transform):
             self.domain, self.codomain = self._ends()
         self.bijective = all(part.bijective for part in self.parts)
         self.sign = math.prod(part.sign for part in self.parts)
+
+    def __repr__(self) -> str:
+        return "ComposeTransform(\n    " + ",\n    ".join(map(repr, self.parts)) + "\n)"
 
     def _call(self, x: Tensor) -> Any:
         for part in self.parts:
@@ -480,8 +489,8 @@ class TransformedDistribution(Distribution):
             raise self._missing("icdf")
         return self._applied(self.base_dist.icdf(self._monotone(value)))
 
-    def __repr__(self) -> str:
-        return f"TransformedDistribution({self.base_dist}, {self.transforms})"
+    def _shown(self) -> Iterable[str]:
+        return ()
 
 
 class Derived(TransformedDistribution):
@@ -496,4 +505,5 @@ class Derived(TransformedDistribution):
             vars(made)[name] = vars(self)[name].expand(tuple(batch_shape))
         return made
 
-    __repr__ = Distribution.__repr__
+    def _shown(self) -> Iterable[str]:
+        return [name for name in self.arg_constraints if name in vars(self)]
