@@ -364,7 +364,8 @@ def threshold(input: Array, threshold: float, value: float, inplace: bool = Fals
     Tensor([9., 2.], device='cpu')
     """
     if input.dtype.kind in "iu":
-        threshold, value = (int(n) if isinstance(n, float) else n for n in (threshold, value))
+        numbers: list[Any] = [threshold, value]
+        threshold, value = (int(n) if isinstance(n, float) else n for n in numbers)
     return into(input, select(le(input, threshold), value, input), inplace)
 
 
