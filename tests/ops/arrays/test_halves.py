@@ -393,7 +393,7 @@ def default_device():
 
 def _shifted(*shape):
     """Numbers of both signs that 16 bits hold, as float64."""
-    return np.round(np.sin(np.arange(float(np.prod(shape))) * 1.7 + 0.3) * 48.0).reshape(shape) / 16.0
+    return np.round(np.sin(np.arange(float(np.prod(shape))) * 1.7 + 0.3) * 192.0).reshape(shape) / 64.0
 
 
 STEPS = {    # function, shapes of its operands; composed of steps, of which none is rounded
@@ -406,9 +406,9 @@ STEPS = {    # function, shapes of its operands; composed of steps, of which non
                       (6, 5), (2, 4)),
     "embedding_bag of means": (lambda w: F.embedding_bag(tg.tensor([0, 2, 5, 1, 1]), w, tg.tensor([0, 2])), (6, 5)),
     "sinc": (tg.sinc, (40,)),
-    "mvlgamma": (lambda x: tg.mvlgamma(x.abs() + 2.5, 4), (40,)),
-    "dot": (tg.dot, (9,), (9,)),
-    "inner": (tg.inner, (9,), (9,)),
+    "mvlgamma": (lambda x: tg.mvlgamma(x.abs().clamp(min=1.75), 4), (40,)),
+    "dot": (lambda x: tg.stack([tg.dot(x[i], x[i + 1]) for i in range(7)]), (8, 5)),
+    "inner": (lambda x: tg.stack([tg.inner(x[i], x[i + 1]) for i in range(7)]), (8, 5)),
 }
 
 
@@ -430,7 +430,7 @@ def test_a_composed_function_rounds_once(name, dtype):
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_does_not_round_scores(causal, dtype):
     """A score of 60 that is rounded to 16 bits has an error of a few percent in the weights."""
-    q, k, v = _shifted(4, 5, 8) * 4, _shifted(4, 6, 8), _shifted(4, 6, 8)
+    q, k, v = np.abs(_shifted(4, 5, 8)) * 4, 2 + np.round(_shifted(4, 6, 8) * 4) / 64, _shifted(4, 6, 8)
     found = F.scaled_dot_product_attention(*[tg.tensor(x.astype(dtype)) for x in (q, k, v)], is_causal=causal)
     wanted = F.scaled_dot_product_attention(*[tg.tensor(x) for x in (q, k, v)], is_causal=causal).numpy()
     assert np.abs(plain(found.numpy()).astype(np.float64) - wanted).max() <= float(finfo(np.dtype(dtype)).eps) * np.abs(v).max()
