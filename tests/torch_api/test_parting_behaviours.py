@@ -219,3 +219,35 @@ say("read", lambda: [str(found["d"]), found["d"] == torch.device("cpu"), str(fou
         reports(write, writer)
         assert reports(read, True) == reports(read, False)
     assert tg.load(path)["s"].numel() == 2
+
+
+def test_numbers_that_parted():
+    """Antialiased resampling to one pixel, norms of empty matrices, threshold of integers, infinite bases, polynomials of degree 0."""
+    beside_torch("""
+import torch.nn.functional as F
+nan, inf = float("nan"), float("inf")
+x = torch.sin(torch.arange(24.0)).reshape(1, 1, 4, 6)
+for mode in ("bilinear", "bicubic"):
+    say(f"one pixel {mode}", lambda: F.interpolate(x, 1, mode=mode, align_corners=True, antialias=True))
+for ord in (1, 2, inf, "nuc"):
+    say(f"empty {ord}", lambda: [torch.linalg.matrix_norm(torch.zeros(shape), ord) for shape in ((0, 3), (3, 0), (2, 0, 3))])
+say("threshold", lambda: [(y := F.threshold(torch.tensor([1, 2, 5]), 2.5, 2.7)).tolist(), str(y.dtype)])
+z = torch.tensor([complex(inf, 0), complex(0, inf), 0j, 1 + 2j])
+say("powers", lambda: [z**-1, z.to(torch.complex128)**-1, z**-2, z.clone().pow_(-1)])
+for name in ("chebyshev_polynomial_t", "chebyshev_polynomial_w", "hermite_polynomial_h", "laguerre_polynomial_l", "legendre_polynomial_p"):
+    p = getattr(torch.special, name)
+    say(name, lambda: [p(torch.tensor([nan, 0.25]), 0), p(torch.tensor([nan, 0.25]), torch.tensor([0, 1])), p(0.25, torch.tensor([0, 3])),
+                       p(torch.tensor([0.25, 0.5]), torch.tensor([0.0, 3.0]).double()).dtype])
+def likely(variance):
+    try:
+        return F.gaussian_nll_loss(torch.ones(2), torch.zeros(2), torch.tensor(variance)).item()
+    except ValueError:
+        return "refused"
+say("variances", lambda: [likely([-1.0, 1.0]), likely([0.0, 1.0]), likely([2.0, 1.0])])
+""", 1e-5)
+
+
+def test_polynomials_of_float16_with_float64():
+    found = tg.special.hermite_polynomial_h(tg.tensor([0.1], dtype=tg.float16), tg.tensor([3.0], dtype=tg.float64))
+    assert found.dtype == tg.float64
+    assert np.isnan(nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.tensor([-1.0, 1.0])).item())

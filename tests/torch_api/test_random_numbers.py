@@ -276,3 +276,15 @@ for epoch in range(4):
         losses.append(loss.item())
 say("losses", lambda: losses)
 """, 1e-5)
+
+
+def test_laplace_and_wishart_draw_torchs_numbers():
+    beside_torch(DRAWS + """
+import torch.distributions as td
+for shape in ((), (3,), (2, 20)):
+    for dtype in (torch.float32, torch.float64):
+        one = torch.ones((), dtype=dtype)
+        draw(f"laplace {shape} {dtype}", lambda: td.Laplace(one, 2 * one).sample(shape))
+        draw(f"wishart {shape} {dtype}", lambda: td.Wishart(4 * one, torch.eye(3, dtype=dtype) + 0.5).sample(shape))
+    draw(f"wisharts {shape}", lambda: td.Wishart(torch.tensor([3.0, 5.0]), torch.eye(2)).rsample(shape))
+""", 2e-6)

@@ -7,7 +7,7 @@ Source of the densities, moments and entropies: Johnson, Kotz and Balakrishnan, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tracegrad.distributions import constraints
@@ -204,6 +204,9 @@ class Chi2(Gamma):
         (self.df,) = parameters("Chi2", df)
         super().__init__(0.5 * self.df, 0.5, validate_args)
 
+    def _shown(self) -> Iterable[str]:
+        return ()
+
 
 class Beta(ExponentialFamily):
     """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host; they have a first derivative.
@@ -220,6 +223,9 @@ class Beta(ExponentialFamily):
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = parameters("Beta", concentration1, concentration0)
         super().__init__(self.concentration1.shape, (), validate_args)
+
+    def _shown(self) -> Iterable[str]:
+        return ()
 
     @property
     def mean(self) -> Any:

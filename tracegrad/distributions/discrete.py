@@ -150,6 +150,7 @@ class Binomial(_ByOdds):
     """
 
     arg_constraints = {"total_count": constraints.nonnegative_integer, **_ByOdds.arg_constraints}
+    has_enumerate_support = True
 
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, value = _one_of("Binomial", probs, logits)
@@ -204,7 +205,8 @@ class NegativeBinomial(_ByOdds):
     >>> tg.distributions.NegativeBinomial(tg.tensor(4.0), probs=tg.tensor(0.25)).mean
     """
 
-    arg_constraints = {"total_count": constraints.nonnegative, **_ByOdds.arg_constraints}
+    arg_constraints = {"total_count": constraints.greater_than_eq(0), "probs": constraints.half_open_interval(0.0, 1.0),
+                       "logits": constraints.real}
     support = constraints.nonnegative_integer
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
@@ -360,6 +362,8 @@ class Categorical(Distribution):
 
 class _OfChoices(Distribution):
     """What is made of a Categorical: a vector with a number for each choice."""
+
+    arg_constraints = Categorical.arg_constraints
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._categorical = Categorical(probs, logits, validate_args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from tracegrad.config import config
@@ -239,8 +239,13 @@ class Distribution(Named):
         return value
 
     def __repr__(self) -> str:
-        given = {n: v for n in self.arg_constraints if isinstance(v := self._parameter(n), Tensor)}
-        return f"{type(self).__name__}({', '.join(f'{n}: {v.item() if v.ndim == 0 else v.shape}' for n, v in given.items())})"
+        given = {n: v for n in self._shown() if isinstance(v := self._parameter(n), Tensor)}
+        values = (f"{n}: {v.item() if v.ndim == 0 else v if v.numel() == 1 else v.shape}" for n, v in given.items())
+        return f"{type(self).__name__}({', '.join(values)})"
+
+    def _shown(self) -> Iterable[str]:
+        """The parameters that `repr` tells of: as in torch, none that belong to the distribution that this one is made of."""
+        return self.arg_constraints
 
 
 class Independent(Distribution):

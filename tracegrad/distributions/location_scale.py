@@ -12,14 +12,15 @@ from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import inside, within
-from tracegrad.distributions.distribution import Distribution, ExponentialFamily, inside_one, parameters
+from tracegrad.distributions.distribution import Distribution, ExponentialFamily, parameters
 from tracegrad.distributions.transforms import AbsTransform, AffineTransform, Derived, ExpTransform
 from tracegrad.distributions.utils import of_base
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.random.sampling import gamma_numbers
+from tracegrad.support import dtypes
 from tracegrad.tensors.creation.filled import empty
-from tracegrad.tensors.creation.random_numbers import randn
+from tracegrad.tensors.creation.random_numbers import draw_uniform, randn
 from tracegrad.tensors.tensor import Tensor
 
 EULER = 0.57721566490153286
@@ -146,8 +147,9 @@ class Laplace(_LocationScale):
         return 2 * self.scale**2
 
     def _standard(self, shape: tuple[int, ...]) -> Any:
-        u = inside_one(shape, self.loc) - 0.5
-        return -u.sign() * (-2 * u.abs()).clamp(min=-1 + 2.0**-24).log1p()
+        eps = float(dtypes.finfo(dtypes.as_dtype(self.loc.dtype)).eps)
+        u = draw_uniform(shape, self.loc.dtype, self.loc.device, eps - 1, 1.0)         # torch's numbers
+        return -u.sign() * (-u.abs()).log1p()
 
     def log_prob(self, value: Tensor) -> Any:
         return -(2 * self.scale).log() - self._normed("log_prob", value).abs()
@@ -359,6 +361,9 @@ def _precision_to_scale_tril(precision: Tensor) -> Any:
     return LINALG["solve_triangular"](flipped, eye, upper=False)
 
 
+_MATRICES = "covariance_matrix", "precision_matrix", "scale_tril"
+
+
 class MultivariateNormal(Distribution):
     """Normal vectors of mean loc (*, n), and one of covariance_matrix, precision_matrix or its Cholesky factor scale_tril (*, n, n).
 
@@ -397,7 +402,12 @@ class MultivariateNormal(Distribution):
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         batch, n = tuple(batch_shape), self.loc.shape[-1]
         factor = self._unbroadcasted_scale_tril.expand((*batch, n, n))
-        return self._again(MultivariateNormal, self.loc.expand((*batch, n)), scale_tril=factor, validate_args=False)
+        made = self._again(MultivariateNormal, self.loc.expand((*batch, n)), scale_tril=factor, validate_args=False)
+        given = {name: m.expand((*batch, n, n)) for name in _MATRICES if (m := vars(self).get(name)) is not None}
+        if given:                                               # the matrix that was given stays the one that is known
+            vars(made).pop("scale_tril", None)
+            vars(made).update(given)
+        return made
 
     @property
     def scale_tril(self) -> Any:

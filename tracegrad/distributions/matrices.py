@@ -15,7 +15,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.modes import no_grad
-from tracegrad.tensors.creation.random_numbers import randn
+from tracegrad.tensors.creation.random_numbers import randn, torchs_stream
 from tracegrad.tensors.tensor import Tensor
 
 
@@ -39,7 +39,7 @@ class Wishart(ExponentialFamily):
     """
 
     arg_constraints = {"covariance_matrix": constraints.positive_definite, "precision_matrix": constraints.positive_definite,
-                       "scale_tril": constraints.lower_cholesky}
+                       "scale_tril": constraints.lower_cholesky, "df": constraints.greater_than(0)}
     support = constraints.positive_definite
     has_rsample = True
 
@@ -60,8 +60,13 @@ class Wishart(ExponentialFamily):
 
     def _expanded(self, batch_shape: Sequence[int]) -> Self:
         factor = self._normal.scale_tril
-        return self._again(Wishart, self.df.expand(tuple(batch_shape)), scale_tril=factor.expand((*batch_shape, *factor.shape[-2:])),
+        made = self._again(Wishart, self.df.expand(tuple(batch_shape)), scale_tril=factor.expand((*batch_shape, *factor.shape[-2:])),
                            validate_args=False)
+        made._normal = self._normal.expand(tuple(batch_shape))          # which knows the matrix that was given
+        return made
+
+    def _parameter(self, name: str) -> Any:
+        return self.df if name == "df" else self._normal._parameter(name)
 
     @property
     def scale_tril(self) -> Any:
@@ -91,11 +96,21 @@ class Wishart(ExponentialFamily):
         return self.df[..., None, None] * (s**2 + diagonal.unsqueeze(-1) * diagonal.unsqueeze(-2))
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        p, shape = self._event_shape[-1], leading(sample_shape)
+        shape = leading(sample_shape)
+        drawn = self._bartlett(shape)
+        if torchs_stream(math.prod(drawn.shape), drawn.device) is None:
+            return drawn
+        return self._bartlett((math.prod(shape),)).reshape(drawn.shape)      # torch takes definite ones for singular, and draws again
+
+    def _bartlett(self, shape: tuple[int, ...]) -> Any:
+        p = self._event_shape[-1]
         steps = PUBLIC["arange"](p, dtype=self.df.dtype, device=self.df.device)
-        diagonal = Chi2(self.df.unsqueeze(-1) - steps).rsample(shape).clamp(min=_tiny(self.df)).sqrt()
-        below = randn(*self._shape(shape), dtype=self.df.dtype, device=self.df.device).tril(-1)
-        factor = self.scale_tril @ (below + diagonal.diag_embed())
+        diagonal = Chi2(self.df.unsqueeze(-1) - steps).rsample(shape).sqrt().clamp(min=_tiny(self.df))
+        below = randn(*shape, *self._batch_shape, p * (p - 1) // 2, dtype=self.df.dtype, device=self.df.device)
+        places = PUBLIC["tril_indices"](p, p, -1, device=self.df.device)
+        zeros = PUBLIC["zeros"]((*shape, *self._batch_shape, p, p), dtype=self.df.dtype, device=self.df.device)
+        lower = PUBLIC["index_put"](zeros.movedim((-2, -1), (0, 1)), (places[0], places[1]), below.movedim(-1, 0)).movedim((0, 1), (-2, -1))
+        factor = self.scale_tril @ (lower + diagonal.diag_embed())
         return factor @ factor.mT
 
     def log_prob(self, value: Tensor) -> Any:

@@ -77,7 +77,7 @@ class Pareto(Derived):
     >>> tg.distributions.Pareto(tg.tensor(1.0), tg.tensor(3.0)).mean
     """
 
-    arg_constraints = {"scale": constraints.positive, "alpha": constraints.positive}
+    arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = parameters("Pareto", scale, alpha)

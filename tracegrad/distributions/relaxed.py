@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import inside
-from tracegrad.distributions.discrete import _ByOdds, _OfChoices
+from tracegrad.distributions.discrete import Categorical, _ByOdds, _OfChoices
 from tracegrad.distributions.distribution import ExponentialFamily, inside_one, parameters
 from tracegrad.distributions.location_scale import EULER, Normal
 from tracegrad.distributions.transforms import (
@@ -114,6 +114,7 @@ class RelaxedOneHotCategorical(_Relaxed):
     >>> tg.distributions.RelaxedOneHotCategorical(tg.tensor(0.5), logits=tg.zeros(4)).rsample().sum()
     """
 
+    arg_constraints = Categorical.arg_constraints
     support = constraints.simplex
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
@@ -128,6 +129,7 @@ class LogisticNormal(TransformedDistribution):
     >>> tg.distributions.LogisticNormal(tg.zeros(3), tg.ones(3)).rsample().sum()
     """
 
+    arg_constraints = Normal.arg_constraints
     support = constraints.simplex
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from tracegrad.distributions import constraints
@@ -32,6 +32,7 @@ class Transform(Named):
     codomain: constraints.Constraint = constraints.real
     bijective = True
     sign: Any = 1
+    _told: tuple[Any, ...] = ()                                          # what `repr` shows
     _trace_all_attributes = True                                         # a traced function may reach it: its tensors are watched
     _trace_by_reference = ("_cached_x_y",)                               # ... but for these
     _cached_x_y: tuple[Any, Any] = (None, None)
@@ -84,7 +85,7 @@ class Transform(Named):
 
     @property
     def inv(self) -> Transform:
-        return _Inverse(self)
+        return _InverseTransform(self)
 
     def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of what becomes of a tensor of `shape`."""
@@ -95,13 +96,13 @@ class Transform(Named):
         return tuple(shape)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        return f"{type(self).__name__}({', '.join(map(repr, self._told))})"
 
 
-class _Inverse(Transform):
+class _InverseTransform(Transform):
     def __init__(self, of: Transform) -> None:
         super().__init__()
-        self._of, self.sign, self.bijective = of, of.sign, of.bijective
+        self._of, self.sign, self.bijective, self._told = of, of.sign, of.bijective, (of,)
         self.domain, self.codomain = of.codomain, of.domain
         self.forward_shape, self.inverse_shape = of.inverse_shape, of.forward_shape  # type: ignore[method-assign]
 
@@ -295,7 +296,7 @@ class IndependentTransform(Transform):
 
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0) -> None:
         super().__init__(cache_size)
-        self.base_transform, self.reinterpreted_batch_ndims = base_transform, reinterpreted_batch_ndims
+        self.base_transform, self.reinterpreted_batch_ndims = self._told = base_transform, reinterpreted_batch_ndims
         self.domain = constraints.independent(base_transform.domain, reinterpreted_batch_ndims)
         self.codomain = constraints.independent(base_transform.codomain, reinterpreted_batch_ndims)
         self.sign, self.bijective = base_transform.sign, base_transform.bijective
@@ -356,6 +357,8 @@ class ComposeTransform(Transform):
             self.domain, self.codomain = self._ends()
         self.bijective = all(part.bijective for part in self.parts)
         self.sign = math.prod(part.sign for part in self.parts)
+
+    def __repr__(self) -> str: return "ComposeTransform(\n    " + ",\n    ".join(map(repr, self.parts)) + "\n)"
 
     def _call(self, x: Tensor) -> Any:
         for part in self.parts:
@@ -480,8 +483,8 @@ class TransformedDistribution(Distribution):
             raise self._missing("icdf")
         return self._applied(self.base_dist.icdf(self._monotone(value)))
 
-    def __repr__(self) -> str:
-        return f"TransformedDistribution({self.base_dist}, {self.transforms})"
+    def _shown(self) -> Iterable[str]:
+        return [name for name in self.arg_constraints if name in vars(self)]
 
 
 class Derived(TransformedDistribution):
@@ -495,5 +498,3 @@ class Derived(TransformedDistribution):
         for name in self.arg_constraints.keys() & vars(self).keys():
             vars(made)[name] = vars(self)[name].expand(tuple(batch_shape))
         return made
-
-    __repr__ = Distribution.__repr__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, IndexOutOfRange
@@ -237,7 +237,7 @@ class ParameterList(Module):
         return str(index % len(self))
 
     def extra_repr(self) -> str:
-        return _listed(self._parameters)
+        return _listed(self._parameters, lambda p: p.dtype)
 
 
 class ParameterDict(Module):
@@ -317,9 +317,9 @@ class ParameterDict(Module):
         return self._parameters.items()
 
     def extra_repr(self) -> str:
-        return _listed(self._parameters)
+        return _listed(self._parameters, lambda p: p.type())
 
 
-def _listed(parameters: Mapping[str, Any]) -> str:
-    return "\n".join(f"  ({name}): Parameter containing: [{p.dtype} of size {'x'.join(map(str, p.shape))}]"
+def _listed(parameters: Mapping[str, Any], word: Callable[[Any], Any]) -> str:
+    return "\n".join(f"  ({name}): Parameter containing: [{word(p)} of size {'x'.join(map(str, p.shape))}]"
                      for name, p in parameters.items())

@@ -120,5 +120,5 @@ def install(device: str | None = None) -> None:
     tensor_methods.install()
     overrides.install()
     losses_that_broadcast.update(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss"))
-    losses_that_refuse.add("binary_cross_entropy")
+    losses_that_refuse.update(("binary_cross_entropy", "gaussian_nll_loss"))
     devices.use(device)

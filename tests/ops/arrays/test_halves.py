@@ -389,3 +389,48 @@ def default_device():
     before = tg.device()
     yield before
     tg.set_device(before)
+
+
+def _shifted(*shape):
+    """Numbers of both signs that 16 bits hold, as float64."""
+    return np.round(np.sin(np.arange(float(np.prod(shape))) * 1.7 + 0.3) * 192.0).reshape(shape) / 64.0
+
+
+STEPS = {    # function, shapes of its operands; composed of steps, of which none is rounded
+    "conv_transpose3d": (lambda x, w, b: F.conv_transpose3d(x, w, b, stride=2, padding=1), (1, 3, 4, 4, 4), (3, 2, 3, 3, 3), (2,)),
+    "batch_norm": (lambda x, m, v: F.batch_norm(x, m, v.abs() + 0.125, m, v), (3, 4, 5), (4,), (4,)),
+    "instance_norm": (lambda x, w, b: F.instance_norm(x, weight=w, bias=b), (3, 2, 7), (2,), (2,)),
+    "instance_norm by averages": (lambda x, w, b: F.instance_norm(x, w, b.abs() + 0.125, w, b, False), (3, 2, 7), (2,), (2,)),
+    "bilinear": (F.bilinear, (6, 3), (6, 4), (5, 3, 4), (5,)),
+    "embedding_bag": (lambda w, f: F.embedding_bag(tg.tensor([[0, 2, 5, 1], [3, 4, 4, 0]]), w, mode="sum", per_sample_weights=f),
+                      (6, 5), (2, 4)),
+    "embedding_bag of means": (lambda w: F.embedding_bag(tg.tensor([0, 2, 5, 1, 1]), w, tg.tensor([0, 2])), (6, 5)),
+    "sinc": (tg.sinc, (40,)),
+    "mvlgamma": (lambda x: tg.mvlgamma(x.abs().clamp(min=1.75), 4), (40,)),
+    "dot": (lambda x: tg.stack([tg.dot(x[i], x[i + 1]) for i in range(7)]), (8, 5)),
+    "inner": (lambda x: tg.stack([tg.inner(x[i], x[i + 1]) for i in range(7)]), (8, 5)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", STEPS)
+def test_a_composed_function_rounds_once(name, dtype):
+    fn, *shapes = STEPS[name]
+    given = [_shifted(*shape) for shape in shapes]
+    found = fn(*[tg.tensor(x.astype(dtype)) for x in given])
+    assert found.dtype == np.dtype(dtype)
+    wanted = fn(*[tg.tensor(x) for x in given]).numpy()
+    away = np.abs(plain(found.numpy()).astype(np.float64) - wanted)
+    with np.errstate(divide="ignore"):
+        unit = float(finfo(np.dtype(dtype)).eps) * 2.0 ** np.floor(np.log2(np.maximum(np.abs(wanted), 2.0**-14)))
+    assert (away <= 0.51 * unit + 2e-6 * np.abs(wanted).max()).all(), (away / unit).max()
+
+
+@BOTH
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_does_not_round_scores(causal, dtype):
+    """A score of 60 that is rounded to 16 bits has an error of a few percent in the weights."""
+    q, k, v = np.abs(_shifted(4, 5, 8)) * 4, 2 + np.round(_shifted(4, 6, 8) * 4) / 64, _shifted(4, 6, 8)
+    found = F.scaled_dot_product_attention(*[tg.tensor(x.astype(dtype)) for x in (q, k, v)], is_causal=causal)
+    wanted = F.scaled_dot_product_attention(*[tg.tensor(x) for x in (q, k, v)], is_causal=causal).numpy()
+    assert np.abs(plain(found.numpy()).astype(np.float64) - wanted).max() <= float(finfo(np.dtype(dtype)).eps) * np.abs(v).max()

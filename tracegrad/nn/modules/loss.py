@@ -6,6 +6,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import with_older_reduction
+from tracegrad.nn.modules.distance import PairwiseDistance
 from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.tensors.tensor import Tensor
 
@@ -325,7 +326,8 @@ class TripletMarginWithDistanceLoss(_Loss):
 
     def __init__(self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.distance_function, self.margin, self.swap = distance_function, margin, swap
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
+        self.margin, self.swap = margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
         return self._of(anchor, positive, negative)

@@ -134,7 +134,9 @@ class _MaxUnpool(Module):
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
+        n = int(self.function[-2])
+        sizes = kernel_size, kernel_size if stride is None else stride, padding
+        self.kernel_size, self.stride, self.padding = (as_tuple(size, n) for size in sizes)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         return getattr(F, self.function)(  # type: ignore[no-any-return]
@@ -297,12 +299,14 @@ class MaxUnpool3d(_MaxUnpool):
 
 
 class _FractionalMaxPool(FunctionModule):
-    shown = ("kernel_size", "output_size", "output_ratio")
+    shown = ()
 
     def __init__(self, kernel_size: Size, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
                  _random_samples: Tensor | None = None) -> None:
         super().__init__()
-        self.kernel_size, self.output_size, self.output_ratio, self.return_indices = kernel_size, output_size, output_ratio, return_indices
+        n = int(self.function[-2])
+        self.kernel_size, self.return_indices = as_tuple(kernel_size, n), return_indices
+        self.output_size, self.output_ratio = (None if size is None else as_tuple(size, n) for size in (output_size, output_ratio))
         self.register_buffer("_random_samples", _random_samples)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn import functional as F
@@ -20,6 +20,7 @@ class _Table(Module):
     """What Embedding and EmbeddingBag have: a table of rows, and how they are looked up."""
 
     weight: Parameter
+    shown: ClassVar[tuple[str, ...]] = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")        # in this order, unless default
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
@@ -64,9 +65,8 @@ class _Table(Module):
         return layer
 
     def extra_repr(self) -> str:
-        shown = dict(padding_idx=(self.padding_idx, None), max_norm=(self.max_norm, None), norm_type=(self.norm_type, 2.0),
-                     scale_grad_by_freq=(self.scale_grad_by_freq, False))
-        options = [f", {name}={value}" for name, (value, default) in shown.items() if value != default]
+        defaults = dict(padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, mode=None)
+        options = [f", {name}={value!r}" for name in self.shown if (value := getattr(self, name)) != defaults[name]]
         return f"{self.num_embeddings}, {self.embedding_dim}{''.join(options)}"
 
 
@@ -93,6 +93,8 @@ class EmbeddingBag(_Table):
     >>> y = bag(tg.tensor([1, 2, 4, 5, 4]), offsets=[0, 2])        # (2, 3): rows 1 + 2, and 4 + 5 + 4
     """
 
+    shown = ("max_norm", "norm_type", "scale_grad_by_freq", "mode", "padding_idx")
+
     def __init__(self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
                  scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
                  include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None, dtype: Any = None) -> None:
@@ -114,6 +116,3 @@ class EmbeddingBag(_Table):
         return F.embedding_bag(input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, mode=self.mode,
                                per_sample_weights=per_sample_weights,
                                include_last_offset=self.include_last_offset, padding_idx=self.padding_idx)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, mode={self.mode!r}"

@@ -112,7 +112,8 @@ def _give_class(module: Module) -> None:
     found = {name: _property(name) for name in module.parametrizations} if is_parametrized(module) else {}
     found |= {name: _computed(name) for name in vars(module).get("_computed", ())}
     members = {"__module__": own.__module__, "_unparametrized": own, "__reduce__": _reduced, **found}
-    module.__class__ = type(f"Parametrized{own.__name__}", (own,), members) if found else own
+    name = f"Parametrized{own.__name__}" if is_parametrized(module) else own.__name__
+    module.__class__ = type(name, (own,), members) if found else own
 
 
 def _computed(name: str) -> property:

@@ -18,6 +18,7 @@ from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.neural.dropout import dropout
 from tracegrad.ops.neural.softmax import softmax
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.contraction import unrounded
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import dtype_kind
@@ -82,7 +83,8 @@ def _shared_heads(query: Any, x: Any) -> Any:
 
 @on_nodes
 def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: float) -> Any:
-    scores = matmul(query, mT(key)) * scale
+    product = matmul(query, mT(key))
+    scores = (unrounded(product) if dtypes.is_half(product.dtype) else product) * scale         # 16 bits are rounded as weights, once
     if is_causal:
         shape = scores.shape[-2:]
         sees = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
@@ -91,9 +93,8 @@ def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: 
         scores = where(mask, scores, const(float("-inf"), scores.dtype))
     elif mask is not None:
         scores = scores + cast(mask, scores.dtype)
-    if mask is None or not scores.aval.size:
-        return softmax(scores, -1)
-    return softmax_or_zeros(scores)
+    weights = softmax(scores, -1) if mask is None or not scores.aval.size else softmax_or_zeros(scores)
+    return cast(weights, product.dtype) if dtypes.is_half(product.dtype) else weights
 
 
 # ------------------------------------------------------------------------------------------------------------- many heads

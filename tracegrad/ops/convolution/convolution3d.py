@@ -7,11 +7,13 @@ from typing import Any
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import functional
+from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution.convolution import _convolution, _padding, _transposed, out_size, per_dim
 from tracegrad.ops.primitives import movement as mv
-from tracegrad.ops.primitives.contraction import plus
+from tracegrad.ops.primitives.contraction import plus, unrounded
 from tracegrad.ops.primitives.windows import overlapped, windows
+from tracegrad.support.dtypes import is_half
 
 Array = Any      # a Node or a Tensor
 
@@ -88,6 +90,9 @@ def conv_transpose3d(input: Array, weight: Array, bias: Array = None, stride: An
     flat = mv.reshape(mv.permute(x, (0, 2, 1, 3, 4)), (n * depth, c, *x.shape[3:]))
     w = mv.reshape(weight, (c, per_group * kd, *weight.shape[3:]))
     y = _transposed(name, 2, flat, w, None, steps[1:], edges[1:], extra[1:], groups, gaps[1:])
+    dtype = y.dtype
+    if is_half(dtype):                                                                  # rounded once, when the taps are added up
+        y = unrounded(y)
     y = mv.reshape(y, (n, depth, groups * per_group, kd, *y.shape[2:]))
     y = mv.permute(y, (0, 2, 1, 4, 5, 3))                                               # (N, O, D, H', W', kd)
     whole = (depth - 1) * steps[0] + gaps[0] * (kd - 1) + 1
@@ -97,4 +102,5 @@ def conv_transpose3d(input: Array, weight: Array, bias: Array = None, stride: An
     y = overlapped(y, 2, whole, steps[0], gaps[0])
     missing = max(0, edges[0] + size - whole)
     y = mv.narrow(mv.pad(y, (0,) * 5, (0, 0, missing, 0, 0)), 2, edges[0], size)
-    return _with_bias(name, y, bias, alone)
+    y = _with_bias(name, y, bias, alone)
+    return cast(y, dtype) if is_half(dtype) and (bias is None or bias.dtype == dtype) else y

@@ -108,7 +108,7 @@ def _per_dim(what: str, value: Any, n: int) -> Any:
 def _antialiased(x: Node, d: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Any:
     """x resampled to `out` places along d by a filter as wide as the samples are apart, whose weights add up to 1."""
     s = x.shape[d]
-    step = (s - 1) / max(1, out - 1) if align_corners else s / out if scale is None else 1.0 / scale
+    step = ((s - 1) / (out - 1) if out > 1 else 0.0) if align_corners else s / out if scale is None else 1.0 / scale
     wide = max(step, 1.0)
     support = (2.0 if cubic else 1.0) * wide
     taps = min(s, 2 * int(support) + 3)

@@ -15,7 +15,7 @@ from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import Operators, functional, linalg, method, public
 from tracegrad.graph.primitive import cast
-from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.complex_numbers import conj
 from tracegrad.ops.arrays.shaping.diagonals import diagonal
 from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
@@ -120,6 +120,7 @@ def mv_(input: Array, vec: Array) -> Array:
 
 @public("dot")
 @on_nodes
+@rounded_once
 def dot(input: Array, other: Array) -> Array:
     """The sum of products of two vectors. (N,), (N,) -> (). dtype: any but bool, promoted. Raises ShapeError for other shapes.
 
@@ -146,7 +147,7 @@ def inner(input: Array, other: Array) -> Array:
         return x * y
     if x.shape[-1] != y.shape[-1]:
         raise ShapeError(f"inner: the last sizes of {x.shape} and {y.shape} differ; transpose one of them")
-    return tensordot(x, y, ([-1], [-1]))
+    return dot(x, y) if x.ndim == y.ndim == 1 else tensordot(x, y, ([-1], [-1]))
 
 
 @public("outer", "ger")

@@ -77,12 +77,10 @@ def matrix_norm(A: Array, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepd
         raise ArgumentError(f"matrix_norm: ord must be 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2, got {ord!r}")
     x = mv.permute(x, (*(d for d in range(x.ndim) if d not in (rows, columns)), rows, columns))
     last = x.ndim - 1
-    if ord in ("nuc", 2, -2):
-        values = svdvals(x)
-        y = reduce({"nuc": "sum", 2: "amax", -2: "amin"}[ord], values, (values.ndim - 1,), False)
-    else:
-        sums = reduce("sum", abs(x), (last - 1 if abs(ord) == 1 else last,), False)
-        y = reduce("amax" if ord > 0 else "amin", sums, (sums.ndim - 1,), False)
+    sizes = svdvals(x) if ord in ("nuc", 2, -2) else reduce("sum", abs(x), (last - 1 if abs(ord) == 1 else last,), False)
+    # The largest of none is 0, as in torch: norms are not negative.
+    kind = "sum" if ord == "nuc" or (ord > 0 and not sizes.shape[-1]) else "amax" if ord > 0 else "amin"
+    y = reduce(kind, sizes, (sizes.ndim - 1,), False)
     return mv.reshape(y, tuple(1 if d in (rows, columns) else n for d, n in enumerate(A.shape))) if keepdim else y
 
 

@@ -357,11 +357,15 @@ def hardshrink(input: Array, lambd: float = 0.5) -> Array:
 
 @public("threshold", method=False, functional=True)
 def threshold(input: Array, threshold: float, value: float, inplace: bool = False) -> Array:
-    """x where it is above the threshold, else value. Any shape; real dtypes, promoted with value's (complex: DTypeError).
+    """x where it is above the threshold, else value. Any shape; real dtypes (complex: DTypeError), which the result has: of integers both
+    numbers are cut off, as in torch.
 
     >>> nn.functional.threshold(tg.tensor([-1.0, 2.0]), 0.0, 9.0)
     Tensor([9., 2.], device='cpu')
     """
+    if input.dtype.kind in "iu":
+        numbers: list[Any] = [threshold, value]
+        threshold, value = (int(n) if isinstance(n, float) else n for n in numbers)
     return into(input, select(le(input, threshold), value, input), inplace)
 
 

@@ -71,6 +71,7 @@ def pdist(input: Any, p: float = 2.0) -> Array:
 
 @functional
 @on_nodes
+@rounded_once
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array = None) -> Array:
     """y[o] = input1 weight[o] input2 (+ bias[o]): (*, A), (*, B), weight (O, A, B), bias (O) -> (*, O).
     Any dtype but bool. Raises ShapeError where sizes do not fit.

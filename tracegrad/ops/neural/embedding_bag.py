@@ -44,6 +44,13 @@ def embedding_bag(input: Array, weight: Array, offsets: Array = None, max_norm: 
 @on_nodes
 def _embedding_bag(input: Array, weight: Array, offsets: Any, scale_grad_by_freq: bool, mode: str, per_sample_weights: Any,
                    include_last_offset: bool, padding_idx: int | None) -> Array:
+    found = _bags(input, weight, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+    alike = per_sample_weights is None or per_sample_weights.dtype == weight.dtype
+    return cast(found, weight.dtype) if dtypes.is_half(weight.dtype) and alike else found
+
+
+def _bags(input: Array, weight: Array, offsets: Any, scale_grad_by_freq: bool, mode: str, per_sample_weights: Any,
+          include_last_offset: bool, padding_idx: int | None) -> Array:
     if mode not in ("sum", "mean", "max"):
         raise ArgumentError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
     if per_sample_weights is not None and (mode != "sum" or per_sample_weights.shape != input.shape):
@@ -53,6 +60,8 @@ def _embedding_bag(input: Array, weight: Array, offsets: Any, scale_grad_by_freq
         raise ShapeError(f"embedding_bag: takes an input (B, N) without offsets, or (N) with offsets, got {input.shape}")
     rows = embedding(input, weight, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
     counts = full_like_shape(input.shape, True, dtypes.bool_) if padding_idx is None else ne(input, padding_idx % weight.shape[0])
+    if dtypes.is_half(rows.dtype):                          # the rows that are read are widened, not the table
+        rows = cast(rows, dtypes.float32)
     if per_sample_weights is not None:
         rows = rows * unsqueeze(per_sample_weights, -1)
     if input.ndim == 2:

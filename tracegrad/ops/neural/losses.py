@@ -367,7 +367,8 @@ def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: 
 def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Array:
     """(log(var) + (input - target)² / var) / 2, var at least eps (through which its gradient passes). full: + log(2 pi) / 2.
 
-    dtype: float. Raises ArgumentError for a number var < 0, ShapeError where shapes do not broadcast.
+    dtype: float. Raises ArgumentError for a number var < 0, ShapeError where shapes do not broadcast. A tensor's negative elements give NaN
+    (torch: an error).
 
     >>> nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.ones(2))
     """
@@ -378,6 +379,12 @@ def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False,
             elif var.ndim != input.ndim or [v for v, n in zip(var.shape, input.shape, strict=True) if v != n] != [1]:
                 raise ShapeError(f"gaussian_nll_loss: var {var.shape} must be {input.shape}, or that with 1 in one place, "
                                  "or nothing in the last")
+        if "gaussian_nll_loss" in losses_that_refuse:
+            place = in_domain(where(lt(var, 0.0), const(-1, dtypes.int64), const(0, dtypes.int64)), 1, "gaussian_nll_loss",
+                              "var has negative entry/entries")
+            var = where(eq(place, 0), var, nan)
+        else:
+            var = where(lt(var, 0.0), nan, var)
         low = lt(var, eps)
         var = where(low, var - detach(var) + eps, var)
     elif var < 0:

@@ -8,12 +8,12 @@ from typing import Any
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import FUNCTIONAL, functional
+from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once
 from tracegrad.ops.arrays.pointwise import clamp, detach, rsqrt
 from tracegrad.ops.arrays.pointwise import pow as power
-from tracegrad.ops.arrays.reductions import mean, norm, sum_
+from tracegrad.ops.arrays.reductions import mean, norm, sum_, var
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.ops.primitives.windows import windows
@@ -167,7 +167,7 @@ def _updated(running: Node, found: Node, old: Any, new: Any) -> Any:
 @on_nodes
 def _scaled_channels(input: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
     shape, place = _channels(input)
-    y = (_wide("batch_norm", input) - mv.reshape(average, place)) * mv.reshape(rsqrt(variance + eps), place)
+    y = (_wide("batch_norm", input) - mv.reshape(average, place)) * mv.reshape(rsqrt(_wide("batch_norm", variance) + eps), place)
     return _affine("batch_norm", input, y, weight, bias, shape, place)
 
 
@@ -235,19 +235,25 @@ def instance_norm(input: Array, running_mean: Array = None, running_var: Array =
     count = prod(input.shape[2:])
     if count == 1:
         raise ShapeError(f"instance_norm: needs more than one value per channel, got an input of {input.shape}")
-    n, c = input.shape[:2]
-    flat = input.reshape(1, n * c, *input.shape[2:])
-    y = FUNCTIONAL["batch_norm"](flat, None, None, None, None, True, momentum, eps).reshape(input.shape)
-    place = _channels(input)[1]
-    if weight is not None:
-        y = y * weight.reshape(place)
-    if bias is not None:
-        y = y + bias.reshape(place)
+    y = _each_normalized(input, weight, bias, eps)
     if running_mean is not None:
-        x = input.detach().reshape(n, c, count)
-        running_mean.copy_(running_mean * (1.0 - momentum) + x.mean(2).mean(0) * momentum)
-        running_var.copy_(running_var * (1.0 - momentum) + x.var(2).mean(0) * momentum)
+        average, variance = _statistics(input.detach(), count)
+        running_mean.copy_(_updated(running_mean, average, 1.0 - momentum, momentum))
+        running_var.copy_(_updated(running_var, variance, 1.0 - momentum, momentum))
     return y
+
+
+@on_nodes
+def _each_normalized(input: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
+    y = _standardized(_wide("instance_norm", input), tuple(range(2, input.ndim)), eps)
+    return _affine("instance_norm", input, y, weight, bias, *_channels(input))
+
+
+@on_nodes
+def _statistics(input: Node, count: int) -> tuple[Any, Any]:
+    """The means and variances of the channels of each sample, averaged over the samples."""
+    x = mv.reshape(_wide("instance_norm", input), (*input.shape[:2], count))
+    return mean(mean(x, 2), 0), mean(var(x, 2), 0)
 
 
 @functional

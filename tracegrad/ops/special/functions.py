@@ -236,6 +236,8 @@ def _as_float(x: Array) -> Array:
 
 
 @public("sinc")
+@on_nodes
+@rounded_once
 def sinc(input: Array) -> Array:
     """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there.
 

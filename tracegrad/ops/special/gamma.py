@@ -12,6 +12,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, AutogradError
 from tracegrad.graph.operators import method, public
+from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.pointwise import exp, log
 from tracegrad.ops.primitives.formula import INF, NAN, Formula, next_to_zero, polynomial
 from tracegrad.ops.special.exports import export_special, operation
@@ -262,6 +263,8 @@ def _polygamma_method(self: Array, n: int) -> Array:
 
 
 @public("mvlgamma")
+@on_nodes
+@rounded_once
 def mvlgamma(input: Array, p: int) -> Array:
     """The logarithm of the multivariate gamma function of dimension p: p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2), j < p.
 

@@ -11,9 +11,9 @@ from typing import Any
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.operators import SPECIAL, Operators, entered
 from tracegrad.graph.primitive import REGISTRY, bind, call
-from tracegrad.ops.arrays.pointwise import detach, to_dtype, trunc
+from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.arrays.pointwise import detach, trunc
 from tracegrad.ops.primitives.formula import NAN, Formula, Numpy, Triples
-from tracegrad.support import dtypes
 
 Array = Any      # a Node or a Tensor
 
@@ -30,7 +30,8 @@ class OrthogonalPolynomial(Formula):
 
     def formula(self, m, x, n, order=0):
         zeros = [0.0] * order
-        state = [m.where(m.fabs(x) >= 0.0, 1.0, NAN), *zeros, *[*self.start(x), *zeros][:order + 1]]
+        one = m.where(x >= 0.0, 1.0, 1.0)                          # of x's shape, and of a NaN, too
+        state = [one, *zeros, *[*self.start(x), *zeros][:order + 1]]
 
         def iteration(k, *state):
             ps, qs = state[:order + 1], state[order + 1:]
@@ -65,24 +66,23 @@ def _polynomial(name: str, doc: str, step: Any, start: Any = lambda x: (0.0, 0.0
                                          "alternating": alternating})
     op = REGISTRY[name]
 
-    def fn(input: Array, n: Any) -> Array:
-        if not isinstance(input, Operators) or not (isinstance(n, Operators) or type(n) is int):
-            raise ArgumentError(f"{name}: n must be an integer or a tensor, and input a tensor, got {n!r} and {type(input).__name__}")
-        if dtypes.is_half(input.dtype):                             # which does not have all degrees
-            return to_dtype(fn(to_dtype(input, dtypes.float32), n), input.dtype)
-        if input.dtype.kind == "c":
+    def fn(input: Any, n: Any) -> Any:
+        if not isinstance(n, Operators) and not (isinstance(input, Operators) and type(n) is int):
+            raise ArgumentError(f"{name}: n must be an integer or a tensor, and one of the two a tensor, got {n!r} and "
+                                f"{type(input).__name__}")
+        if isinstance(input, Operators) and input.dtype.kind == "c":
             return _composed(op, input, n)
         return call(op, (input, trunc(detach(n)) if isinstance(n, Operators) else n), {})
 
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"""{text}
 
-    input: any shape, which broadcasts with n's. dtype: any; of integers and bools the default float one.
+    input: any shape, which broadcasts with n's, or a number. dtype: any; of integers and bools the default float one.
     Raises ArgumentError for another n.
 
     >>> tg.special.{name}(tg.tensor([0.25, 0.5]), 2)
     """
-    SPECIAL[name] = entered(fn)
+    SPECIAL[name] = entered(on_nodes(rounded_once(fn)))             # float16 does not have all degrees
 
 
 def _chebyshev(m, k, xp, p, q): return xp * 2.0 - q, p

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.distributions.transforms import _Inverse as _InverseTransform
+from tracegrad.distributions.transforms import _InverseTransform
 from tracegrad.distributions.utils import clamp_open
 from tracegrad.tensors.tensor import Tensor
 
