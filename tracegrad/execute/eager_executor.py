@@ -150,8 +150,7 @@ def known_of(node: Node) -> dict[str, Any]:
 
 def _lasting(node: Node) -> dict[str, Any]:
     """`known_of` a call's result, but which number it is: a counter would have another range at each step, so no call of it be known."""
-    known = known_of(node)
-    low, high = known.get("range", (0, 1))
+    low, high = (known := known_of(node)).get("range", (0, 1))
     return {"aval": node.aval} if low == high and not node.aval.shape else known
 
 

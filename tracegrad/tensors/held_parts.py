@@ -261,12 +261,9 @@ def _rebound(x: Tensor, old: Node, node: Node) -> bool:
     if (x._steps != () or not x._detached or base._base is not None or base._trace is not None or base._moved or old.needs_grad
             or behind.aval is not node.aval or type(value) is not HostBuffer or value.array is None or not value.array.flags.c_contiguous):
         return False
-    if not behind.needs_grad:
-        base._n = node
-    elif behind.fn is not _VARIABLE or leaves.get(behind.attrs["uid"]) is not base:
+    if behind.needs_grad and (behind.fn is not _VARIABLE or leaves.get(behind.attrs["uid"]) is not base):
         return False
-    else:
-        base._set_node(renewed(behind, value))
+    base._set_node(renewed(behind, value) if behind.needs_grad else node)
     base._versions += 1
     x._n, x._source = node, (weakref.ref(base._n), base._versions)
     return True
