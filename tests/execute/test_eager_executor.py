@@ -18,6 +18,7 @@ from tracegrad.nn import functional as F
 from tracegrad.ops.primitives import movement
 from tracegrad.runtime.buffer import held
 from tracegrad.support.blas import silent
+from tracegrad.support.tuning import tuning
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="all is deferred on this device")
 
@@ -434,3 +435,17 @@ def test_what_no_grad_takes_of_a_history_that_has_values():
     y = view = None
     assert node() is None                                       # nor is a history kept by what was taken of it
     assert twice.shape == (2, 3)
+
+
+@pytest.mark.recall
+def test_attention_is_computed_when_it_is_called():
+    """All that followed it was pending: a transformer that generates text took twice the time."""
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(1, 5, 8) * 2.0
+
+    q, k, v = (tg.tensor(given(i, 1, 2, 5, 4)) for i in range(3))
+    wanted = attend(q, k, v).numpy()
+    for _ in range(3 * tuning().early_uses):
+        found = attend(q, k, v)
+    assert held(found._n.value) is not None
+    np.testing.assert_array_equal(found.numpy(), wanted)

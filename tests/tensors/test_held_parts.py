@@ -12,6 +12,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.graph.intervals import interval
 from tracegrad.runtime.buffer import Buffer, HostBuffer, held, upload
+from tracegrad.support.tuning import tuning
 from tracegrad.tensors import held_parts
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
@@ -442,3 +443,63 @@ def test_what_an_integer_tensor_chooses_is_a_view(made, recall, monkeypatch):
     np.testing.assert_array_equal(w.grad.numpy(), 6 * (np.arange(3) == int(made()) % 3)[:, None] * np.ones(4))
     with pytest.raises(IndexError, match="index 5 is out of range for dimension 0"):
         x[tg.tensor(5)]
+
+
+@pytest.mark.recall
+def test_parameters_that_nobody_reads_are_written_when_it_is_asked_for():
+    """An average of weights was pending until somebody read it, if the calls that make it were known of other tensors."""
+    def step(average, new):
+        with tg.no_grad():
+            average.mul_(0.75)
+            average.add_(new(weight))
+
+    average, weight = tg.nn.Parameter(tg.ones(6, 5)), tg.nn.Parameter(tg.zeros(6, 5))
+    for _ in range(3 * tuning().early_uses):
+        step(average, lambda x: x * 0.25)
+        average.sum().item()
+    average = tg.nn.Parameter(tg.ones(6, 5))
+    for _ in range(3):
+        step(average, tg.cosh)                              # what is called for the first time is deferred
+        assert type(average._n.operands[0].value) is HostBuffer
+    assert average.is_leaf
+    assert average._version == 6
+    np.testing.assert_array_equal(average.detach().numpy(), np.full((6, 5), 2.734375, np.float32))
+    (average * 2.0).sum().backward()
+    assert (average.grad == 2.0).all()
+
+
+@pytest.mark.parametrize("key", [2, (1, 3), slice(1, 3), (..., 0)])
+def test_a_part_that_was_changed_in_place_is_not_written_again(key, monkeypatch):
+    """`x[i] += v` writes x[i], then gives x[i] what it is already."""
+    written = []
+    write = held_parts._write_held
+    monkeypatch.setattr(held_parts, "_write_held", lambda *args: written.append(args) or write(*args))
+    x, array = tg.tensor(given(4, 5)), given(4, 5)
+    view, row = x[1], x[2, 1:]
+    for _ in range(20):
+        written.clear()
+        x[key] += 1.5
+        array[key] += np.float32(1.5)
+        assert len(written) == 1
+        equal((x.numpy(), view.numpy(), row.numpy()), (array, array[1], array[2, 1:]))
+    assert x._version == 40
+    x[key] = x[key]                                         # no other part
+    x[0] = x[3]
+    array[0] = array[3]
+    equal((x.numpy(), view.numpy()), (array, array[1]))
+
+
+def test_what_detach_gives_is_written_with_its_base():
+    leaf, plain = tg.nn.Parameter(tg.tensor(given(3, 4))), tg.tensor(given(3, 4))
+    for x in (leaf, plain):
+        node, wanted = x._n, x.detach().numpy()
+        for _ in range(20):
+            alias = x.detach()
+            alias.mul_(-0.5).add_(alias, alpha=2.0)
+            wanted = wanted * np.float32(-0.5)
+            wanted = wanted + wanted * np.float32(2.0)
+            equal((x.detach().numpy(), alias.numpy()), (wanted, wanted))
+        assert x._version == 40
+        assert x._n is not node
+        assert x.is_leaf
+        assert x.requires_grad is (x is leaf)

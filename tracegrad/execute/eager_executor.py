@@ -65,7 +65,8 @@ class EagerCall:
         placed = [n.fn.family == "dynamic_slice" for n in order]
         self.moves = all(isinstance(n.fn, Movement) or n.fn.part or at for n, at in zip(order, placed, strict=True))
         self.views = array is None and self.moves and all(len(n.operands) == 1 or at for n, at in zip(order, placed, strict=True))
-        self.products = any(n.fn.family == "contraction" and shared_among_threads(*[o.aval for o in n.operands]) for n in order)
+        self.products = any(n.fn.family == "attention" or (
+            n.fn.family == "contraction" and shared_among_threads(*[o.aval for o in n.operands])) for n in order)
         self.wide = any(n.dtype in (np.float64, np.complex128) for n in order)
         self.results = [(k, made[k].aval, _lasting(made[k])) for k in ends]
         own = self.results if not (self.views or self.history) and len(ends) == len(call.ends) else []
@@ -149,8 +150,7 @@ def known_of(node: Node) -> dict[str, Any]:
 
 def _lasting(node: Node) -> dict[str, Any]:
     """`known_of` a call's result, but which number it is: a counter would have another range at each step, so no call of it be known."""
-    known = known_of(node)
-    low, high = known.get("range", (0, 1))
+    low, high = (known := known_of(node)).get("range", (0, 1))
     return {"aval": node.aval} if low == high and not node.aval.shape else known
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Families of operations that numpy may do when they are called; and of others whose calls may be recalled.
 EAGER_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
-                            "scan", "sort", "selection"))
-RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "attention", "recurrence"}
+                            "scan", "sort", "selection", "attention"))
+RECALLABLE = EAGER_FAMILIES | {"conv", "pool", "index", "recurrence"}
 
 
 class Pair(NamedTuple):

@@ -28,12 +28,13 @@ from tracegrad.graph.primitive import REGISTRY, data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state, unusual
+from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has
 _WRITTEN = frozenset(("reshape", "slice"))       # steps to views that may be written so. (Through a transpose, it lies otherwise then.)
 LARGEST = 1 << 15       # numbers below it fit into every dtype of floats
-_DATA = REGISTRY["data"]
+_DATA, _VARIABLE = REGISTRY["data"], REGISTRY["variable"]
 _INDICES = frozenset("ilq?")
 _INTEGER_OR_NONE = frozenset((int, type(None)))
 
@@ -119,7 +120,7 @@ def reading(at_length: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], 
     def __getitem__(self: Tensor, key: Any) -> Any:
         if self._n.needs_grad or (unusual[0] and not state.plain) or not (config.eager and config.recall):
             return at_length(self, key)
-        items = _forward(key)
+        items = (key, ...) if key.__class__ is int else _forward(key)
         if items is None:
             items = _chosen(self, key)
             if items is None:
@@ -177,7 +178,7 @@ def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, 
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-        if not (state.usual and config.eager and config.recall and _write(self, key, value)):
+        if (unusual[0] and not state.usual) or not (config.eager and config.recall and _write(self, key, value)):
             at_length(self, key, value)
 
     return __setitem__
@@ -194,6 +195,8 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
         select = len(arrays) == 1 and arrays[0].dtype.kind == "b" and not isinstance(value, Tensor)
         if arrays and not select and _place(items, x.ndim)[0]:          # composed, it lies otherwise in memory
             return False
+    elif _is_part(x, items, value):
+        return True
     if isinstance(value, Tensor):
         given = value._held() if value._device is x._device and not value._n.needs_grad else None
         if given is None or given.dtype is not x._n.aval.dtype:
@@ -203,23 +206,67 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
     return _write_held(x, items, given)
 
 
+def _is_part(x: Tensor, key: tuple[Any, ...], value: Any) -> bool:
+    """Whether `value` is the view x[key], as it is now: `x[i] += 1` gives x[i] what it is already. x counts that as a write."""
+    if type(value) is not Tensor or value._base is not x or x._base is not None or x._trace is not None:
+        return False
+    steps, source = value._steps, value._source
+    if source is None or type(steps) is not Subscript or steps.key != key or not value._is_current():
+        return False
+    x._versions += 1
+    value._source = source[0], x._versions
+    return True
+
+
 def rebinding(at_length: Callable[[Tensor, Any, str], Tensor]) -> Callable[[Tensor, Any, str], Tensor]:
     """Decorator of `Tensor._rebind`, through which all writing goes: what NumPy holds stays so when it, or a view of it, is written."""
     @wraps(at_length)
     def _rebind(self: Tensor, node: Node, call: str) -> Tensor:
-        if not state.usual or node.needs_grad:
+        if (unusual[0] and not state.usual) or node.needs_grad:
             return at_length(self, node, call)
         old = self._n
+        if node.fn is _DATA and node.aval is old.aval and _rebound(self, old, node):
+            return self
         if self._base is not None:
             fits = node.aval is old.aval and self.shape == old.aval.shape
             return self if fits and _write_held(self, None, node) else at_length(self, node, call)
         at_length(self, node, call)
         now = self._n
-        if now.value is None and not now.needs_grad and config.eager and config.recall and type(resolve(old).value) is HostBuffer:
+        pending = now.value is None and (not now.needs_grad or now.fn is _VARIABLE)
+        if pending and config.eager and config.recall and type(resolve(old).value) is HostBuffer:
             computed_early(now, self._device)
         return self
 
     return _rebind
+
+
+def _rebound(x: Tensor, old: Node, node: Node) -> bool:
+    """x, whose node is `old`, gets `node`, a leaf of its aval, as at length but in few steps, where nothing has to be computed for it.
+
+    x: what is no view, or what detach() gave of such. A leaf that requires grad stays that leaf.
+    """
+    if (value := node.value) is None or x._trace is not None:
+        return False
+    base = x._base
+    if base is None:
+        if not old.needs_grad:
+            x._n = node
+        elif state.grad or old.fn is not _VARIABLE or leaves.get(old.attrs["uid"]) is not x:
+            return False
+        else:
+            x._set_node(renewed(old, value))
+        x._versions += 1
+        return True
+    behind = base._n
+    if (x._steps != () or not x._detached or base._base is not None or base._trace is not None or base._moved or old.needs_grad
+            or behind.aval is not node.aval or type(value) is not HostBuffer or value.array is None or not value.array.flags.c_contiguous):
+        return False
+    if behind.needs_grad and (behind.fn is not _VARIABLE or leaves.get(behind.attrs["uid"]) is not base):
+        return False
+    base._set_node(renewed(behind, value) if behind.needs_grad else node)
+    base._versions += 1
+    x._n, x._source = node, (weakref.ref(base._n), base._versions)
+    return True
 
 
 def _array(node: Node, device: Device) -> Any:

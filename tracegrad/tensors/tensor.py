@@ -118,13 +118,15 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
     def _set_node(self, node: Node) -> None:
+        held = node
         if node.fn is _VARIABLE:
             become_leaf(self, node)
-        if state.trace is not None and self._trace is not state.trace:
+            held = node.operands[0]                             # has the value, if there is one
+        if unusual[0] and state.trace is not None and self._trace is not state.trace:
             state.trace.rebind(self, node)
         else:
             self._n = node = node.twin() if node.constant and self._trace is None else node
-            if self._trace is None and node.fn is not _DATA and node.value is None and not state.examples:
+            if self._trace is None and held.fn is not _DATA and held.value is None and not (unusual[0] and state.examples):
                 waiting.append(weakref.ref(self))
 
     def _view(self, result: Tensor) -> Tensor:

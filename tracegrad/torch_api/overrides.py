@@ -42,6 +42,15 @@ _HOMES = {"torch": PUBLIC, "torch.linalg": LINALG, "torch.special": SPECIAL, "to
 _wrappers: dict[Any, Any] = {}              # of functions: what programs get in their place
 
 
+def _holds_plain(args: Iterable[Any]) -> bool:
+    """Whether arguments, and the items of lists and tuples among them, are of types that override nothing."""
+    for arg in args:
+        cls = type(arg)
+        if cls not in _plain and not (cls in _HOLDERS and _plain.issuperset(map(type, arg))):
+            return False
+    return True
+
+
 def disabled(cls: type, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """The `__torch_function__` of a class that overrides nothing."""
     return func(*args, **kwargs or {})
@@ -150,7 +159,8 @@ def _entry(fn: Any, arranged: Callable[..., tuple[Any, Any]] | None, home: str) 
 
     @wraps(shown)
     def entry(*args: Any, **kwargs: Any) -> Any:
-        if _entered or not _plain.issuperset(map(type, args)) or (kwargs and not _plain.issuperset(map(type, kwargs.values()))):
+        if _entered or not (_plain.issuperset(map(type, args)) or _holds_plain(args)) or (
+                kwargs and not _plain.issuperset(map(type, kwargs.values()))):
             if shown_to_modes_only:
                 with Off(modes=False):
                     return overridden(entry, fn, args, kwargs)

@@ -121,7 +121,13 @@ def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
 
 def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
     """input and alpha * other, added or subtracted."""
-    if not isinstance(alpha, Operators) and (type(alpha) is not int or alpha != 1):
+    if alpha.__class__ is int and alpha == 1:
+        return call(REGISTRY[name], (input, other), {})
+    if alpha.__class__ is float and isinstance(input, Operators) and isinstance(other, Operators):
+        dtype = input.dtype
+        if dtype is other.dtype and dtype.itemsize > 2 and dtype.kind == "f":           # (of 16 bits it is rounded once)
+            return call(REGISTRY[name], (input, times(other, alpha)), {})
+    if not isinstance(alpha, Operators):
         alpha = _factor(name, input, other, alpha)
     both = isinstance(input, Operators) and isinstance(other, Operators)
     if both and input.dtype == other.dtype and dtypes.is_half(input.dtype) and not isinstance(alpha, Operators) and alpha != 1:

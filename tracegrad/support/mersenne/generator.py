@@ -21,6 +21,7 @@ _WORDS = 624
 _SAVED = np.dtype([("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u8"), ("words", "u8", _WORDS), ("x", "f8"), ("y", "f8"),
                    ("rho", "f8"), ("valid", "i4"), ("pad", "i4"), ("sample", "f4"), ("sample_valid", "i4")])
 _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for an integer
+_SHORT = 64                             # up to which Python's integers are faster than an array of them
 _FEW = 1 << 11                          # normal numbers that are made ahead at most
 _ahead = threading.RLock()
 
@@ -154,9 +155,12 @@ class Mersenne:
 
     def permutation(self, n: int) -> Array:
         """0 ... n - 1 in a random order (Fisher and Yates, from the first place on)."""
-        order = list(range(n))
-        left = np.arange(n, 1, -1, dtype=np.uint64)
-        for i, step in enumerate((self.raw(len(left)) % left).tolist()):
+        order, words = list(range(n)), self.raw(max(n - 1, 0))
+        if n <= _SHORT:
+            steps = [word % (n - i) for i, word in enumerate(words.tolist())]
+        else:
+            steps = (words % np.arange(n, 1, -1, dtype=np.uint64)).tolist()
+        for i, step in enumerate(steps):
             order[i], order[i + step] = order[i + step], order[i]
         return np.array(order, np.int64)
 

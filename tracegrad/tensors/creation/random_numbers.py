@@ -237,9 +237,14 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
     >>> tg.randperm(5)
     """
     found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
-    scalar("randperm", max(0, *shape_of("randperm", (n,))), found)                 # whether the dtype holds them
+    n, = shape_of("randperm", (n,))
+    if found is not dtypes.int64:
+        scalar("randperm", n, found)                        # whether the dtype holds them
     host = torchs_stream(n, device)
-    out = rand((n,), device=device).argsort().to(dtype=found) if host is None else from_own(host.permutation(n).astype(found), device)
+    if host is not None:
+        out = from_own(host.permutation(n).astype(found, copy=False), device)
+    else:
+        out = rand((n,), device=device).argsort().to(dtype=found)
     return out.requires_grad_() if requires_grad else out
 
 

@@ -136,6 +136,10 @@ class Conversion(Handle):
         return self._value("tolist()", shared=self._n.aval.nbytes > COPIED).tolist()
 
     def __bool__(self) -> bool:
+        array = self._held()
+        if array is not None and array.size == 1:
+            state.values_read |= self._n.needs_grad
+            return bool(array.item())
         if self.numel() != 1:
             raise ShapeError(f"bool: a tensor of shape {self.shape} is neither true nor false; use any() or all()")
         return bool(self._value("bool()").reshape(-1)[0])

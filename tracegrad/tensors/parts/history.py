@@ -101,7 +101,7 @@ class History(Handle):
 
     def _alias(self, found: Tensor) -> Tensor:
         """`found`, noted for the setter of data."""
-        if self._base is None and self._trace is None and state.trace is None:
+        if self._base is None and self._trace is None and not (unusual[0] and state.trace is not None):
             self._aliases = [*[ref for ref in getattr(self, "_aliases", ()) if ref() is not None], weakref.ref(found)]
         return found
 
@@ -202,10 +202,11 @@ class History(Handle):
     def detach(self) -> Tensor:
         """The same values without history; shares memory with this tensor, as in torch."""
         node = self._node()
-        result = self._handle(without_history(node, self._device), self._device, state.trace)
-        result._base, result._chain, result._detached = self, (), True
+        bare = without_history(node, self._device)
+        result = self._handle(bare, self._device, state.trace if unusual[0] else None)
+        result._base, result._steps, result._layout, result._detached = self, (), len(self._moved), True
         if result._trace is None:
-            result._source = weakref.ref(node), self._version
+            result._source = weakref.ref(node), self._versions if self._base is None else self._version
         return self._alias(result) if node.fn is _VARIABLE else result
 
     def detach_(self) -> Self:
