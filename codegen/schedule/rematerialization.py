@@ -18,10 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
-
-import networkx as nx
-from networkx.algorithms.flow import boykov_kolmogorov
 
 from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
 from tracegrad.codegen.schedule.grouping import cost
@@ -183,14 +181,31 @@ def cut(network: Sequence[int]) -> frozenset[int]:
 def sinks_side(edges: Iterable[Edge]) -> set[int]:
     """The sink's side of a least cut between SOURCE and SINK, the smallest if there are several.
 
-    Of edges between the same nodes the last counts. (Of networkx's algorithms Boykov and Kolmogorov's is the fastest on these networks.)
+    Of edges between the same nodes the last counts. Flow goes by shortest paths (Edmonds and Karp's), looked for from the sink, so those
+    that reach it in the end are its side. (A network has some ten edges; networkx's graphs of one take ten times as long to make.)
     """
-    network = nx.DiGraph()
-    network.add_nodes_from((SOURCE, SINK))
     found = {(a, b): capacity for a, b, capacity in edges}
-    if all(a == SOURCE or b != SINK for a, b in found):
-        return {SINK}                                        # nothing is between them
+    endless = 1 + sum([capacity for capacity in found.values() if capacity is not None])
+    left: dict[int, dict[int, int]] = {SOURCE: {}, SINK: {}}           # how much may still flow from a node to another
     for (a, b), capacity in found.items():
-        network.add_edge(a, b, **({} if capacity is None else {"capacity": capacity}))        # no capacity: no limit
-    _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=boykov_kolmogorov)
-    return set(there)
+        left.setdefault(a, {})[b] = left.get(a, {}).get(b, 0) + (endless if capacity is None else capacity)
+        left.setdefault(b, {}).setdefault(a, 0)
+    while True:
+        onward = {SINK: SINK}                                # from what reaches the sink, the next node on the way there
+        reached = [SINK]
+        for b in reached:
+            if SOURCE in onward:
+                break
+            for a in left[b]:
+                if a not in onward and left[a][b]:
+                    onward[a] = b
+                    reached.append(a)
+        if SOURCE not in onward:
+            return set(onward)
+        path = [SOURCE]
+        while path[-1] != SINK:
+            path.append(onward[path[-1]])
+        flow = min([left[a][b] for a, b in pairwise(path)])
+        for a, b in pairwise(path):
+            left[a][b] -= flow
+            left[b][a] += flow

@@ -105,6 +105,9 @@ class Atom(str):
         return gcd(whole, self.divisor) if self.kind == "mod" else whole
 
 
+_NO_VARS: frozenset[Var] = frozenset()
+
+
 class Index:
     """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s.
 
@@ -116,6 +119,9 @@ class Index:
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
         self._opened: Index | None = None
+        if not terms:
+            self.vars, self.opens, self.lo, self.hi = _NO_VARS, False, constant, constant
+            return
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
             self.vars, self.opens, self.lo, self.hi = atom.vars, atom.opens, constant + c * atom.lo, constant + c * atom.hi
@@ -194,20 +200,22 @@ class Index:
     def __floordiv__(self, k: int) -> Index:
         if k == 1:
             return self
-        if self.lo // k == self.hi // k:
-            return constant(self.lo // k)
-        out: dict[Atom, int] = {}
-        rest: dict[Atom, int] = {}
+        if (least := self.lo // k) == self.hi // k:
+            return constant(least)
+        out: list[tuple[Atom, int]] = []
+        rest: list[tuple[Atom, int]] = []
         for atom, c in self.terms:                       # multiples of k come out whole
-            if c % k == 0:
-                out[atom] = c // k
+            if c % k:
+                rest.append((atom, c))
             else:
-                rest[atom] = c
+                out.append((atom, c // k))
         whole, left = divmod(self.constant, k)
-        r = Index(tuple(rest.items()), left)
-        outside = Index(tuple(out.items()), whole)
-        if not rest or r.lo // k == r.hi // k:
-            return outside + r.lo // k
+        outside = Index(tuple(out), whole) if out else constant(whole)
+        if not rest:
+            return outside
+        r = Index(tuple(rest), left) if out or whole else self
+        if (least := r.lo // k) == r.hi // k:
+            return outside + least
         high, _, g = _split(r, k)
         if g > 1:                                        # r = g * high + low with 0 <= low < g, and g divides k
             return outside + high // (k // g)
@@ -222,11 +230,13 @@ class Index:
     def __mod__(self, k: int) -> Index:
         if k == 1:
             return ZERO
-        if self.lo // k == self.hi // k:
-            return self - self.lo // k * k
-        signed = Index(tuple([(a, c) for a, c in self.terms if c % k]), self.constant)
-        r = Index(tuple([(a, c % k) for a, c in signed.terms]), self.constant % k)
-        for x in (signed, r):                            # 1 - i may be in a range where 1 + 7 i is not
+        if (least := self.lo // k) == self.hi // k:
+            return self - least * k
+        terms = tuple([term for term in self.terms if term[1] % k])
+        signed = self if len(terms) == len(self.terms) else Index(terms, self.constant)
+        other = not 0 <= self.constant < k or any([not 0 < c < k for _, c in terms])
+        r = Index(tuple([(a, c % k) for a, c in terms]), self.constant % k) if other else signed
+        for x in (signed, r) if other else (signed,):    # 1 - i may be in a range where 1 + 7 i is not
             if x.lo // k == x.hi // k:
                 return x - x.lo // k * k
         high, low, g = _split(r, k)
@@ -352,7 +362,11 @@ class Index:
 
 def _normal(sums: dict[Atom, int], const: int) -> Index:
     """Sort the terms; put quotients and remainders of the same thing together again."""
-    for atom in [a for a in sums if a.kind == "mod"]:
+    mods = False
+    for atom in sums:
+        if atom.kind == "mod":
+            mods = True
+    for atom in [a for a in sums if a.kind == "mod"] if mods else ():
         c, base, k = sums.get(atom, 0), atom.base, atom.divisor
         if not c or base is None:
             continue
@@ -366,7 +380,11 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
     terms = [(a, c) for a, c in sums.items() if c]
-    if len(terms) > 1:
+    if len(terms) == 2:                                      # as `sort` does
+        (a, m), (b, n) = terms
+        if abs(m) < abs(n) or (abs(m) == abs(n) and a.key > b.key):
+            terms.reverse()
+    elif len(terms) > 2:
         terms.sort(key=_place)
     return Index(tuple(terms), const)
 
@@ -378,14 +396,14 @@ def _place(term: tuple[Atom, int]) -> tuple[int, str]:
 
 def _split(r: Index, k: int) -> tuple[Index, Index, int]:
     """(high, low, g) with r = g * high + low, 0 <= low < g and g a divisor of k, g as small as it can be; g = 1 if there is none."""
-    terms = sorted(r.terms, key=_place)
+    terms = sorted(r.terms, key=_place) if len(r.terms) > 1 else [*r.terms]
     for n in range(len(terms), 0, -1):
         g = k
         for _, c in terms[:n]:
             g = gcd(g, c)
         if g == 1:
             continue
-        low = Index(tuple(terms[n:]), r.constant % g)
+        low = Index(tuple(terms[n:]), r.constant % g) if n < len(terms) else constant(r.constant % g)
         if low.lo >= 0 and low.hi < g:
             return Index(tuple((a, c // g) for a, c in terms[:n]), r.constant // g), low, g
     return r, ZERO, 1
@@ -444,7 +462,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: 
 
 
 def constant(value: int) -> Index:
-    return Index((), value)
+    return _SMALL[value] if 0 <= value < len(_SMALL) else Index((), value)
 
 
 def bounded(x: Index, lo: int, size: int) -> Index:
@@ -456,6 +474,7 @@ def bounded(x: Index, lo: int, size: int) -> Index:
     return Index(((Atom("bounded", f"[{x.key}|{lo}:{lo + size}]", max(lo, x.lo), min(lo + size - 1, x.hi), x.vars, x, 0), 1),), 0)
 
 
+_SMALL = tuple([Index((), n) for n in range(256)])           # as most numbers are
 ZERO = constant(0)
 
 

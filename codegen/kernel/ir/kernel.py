@@ -22,6 +22,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Barrier,
     Block,
     Buffer,
+    Instruct,
     Item,
     Number,
     Parameter,
@@ -277,6 +278,11 @@ class Kernel:
         """Whether the items of a work-group have to do with each other."""
         of = self._by_class
         return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ())))
+
+    @property
+    def meets(self) -> bool:
+        """Whether it has statements that all items of a work-group have to come to, or some of them together."""
+        return Barrier in self._by_class or Instruct in self._by_class
 
     @property
     def wide_atomics(self) -> bool:
