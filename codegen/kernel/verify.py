@@ -199,9 +199,7 @@ class _Check(Operands):
 
     def statement(self, s: Statement, diverges: bool) -> None:
         self.read(s.parts)
-        if isinstance(s, Item):
-            self.item(s)
-        elif isinstance(s, Declare):
+        if isinstance(s, Declare):                           # as most
             if isinstance(s.symbol, Local):
                 self.made(s.symbol, s.value)
             elif isinstance(s.symbol, Pointer):
@@ -227,6 +225,8 @@ class _Check(Operands):
         elif isinstance(s, Store):
             self.stored(s)
             self.access(s.access, True)
+        elif isinstance(s, Item):
+            self.item(s)
         elif isinstance(s, Atomic):
             self.atomic(s)
         elif isinstance(s, Allocate):

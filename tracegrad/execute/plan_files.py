@@ -182,7 +182,7 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Operation, int]) ->
     if kind is int:
         return value if -1 << 62 < value < 1 << 62 else {"int": hex(value)}
     if kind is tuple or kind is Size:
-        if _AS_THEY_ARE.issuperset(map(type, value)) and all([type(v) is not int or -1 << 62 < v < 1 << 62 for v in value]):
+        if _AS_THEY_ARE.issuperset(map(type, value)) and all(type(v) is not int or -1 << 62 < v < 1 << 62 for v in value):
             return value                                     # as most: JSON writes a tuple as a list
         return [_encoded(v, arrays, given) for v in value]
     if kind is float:

@@ -69,7 +69,7 @@ class Proof:
                 self.never, high = True, low
             return low, high
         opened = x.opened()
-        alone = (low, high if high > low else low) if linear else self.interval(opened)           # where no guard is known
+        alone = (low, max(low, high)) if linear else self.interval(opened)           # where no guard is known
         for kind, g, *rest in guards:
             if kind != "range":
                 continue

@@ -234,7 +234,7 @@ class Index:
             return self - least * k
         terms = tuple([term for term in self.terms if term[1] % k])
         signed = self if len(terms) == len(self.terms) else Index(terms, self.constant)
-        other = not 0 <= self.constant < k or any([not 0 < c < k for _, c in terms])
+        other = not 0 <= self.constant < k or not all(0 < c < k for _, c in terms)
         r = Index(tuple([(a, c % k) for a, c in terms]), self.constant % k) if other else signed
         for x in (signed, r) if other else (signed,):    # 1 - i may be in a range where 1 + 7 i is not
             if x.lo // k == x.hi // k:

@@ -297,7 +297,8 @@ class Kernel:
     @cached_property
     def names(self) -> set[str]:
         """What its variables are called."""
-        return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in self.printed])))
+        known = self.numbered if any_vary() and "printed" not in self.__dict__ else self.printed           # whichever is there
+        return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in known])))
 
     def takes(self, name: str) -> bool:
         """Whether nothing else in it may be called so."""
