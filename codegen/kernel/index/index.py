@@ -18,8 +18,6 @@ from tracegrad.codegen.kernel.text.markup import marked, offset, plain
 from tracegrad.support.cache import memoize
 
 IndexLike = Union["Index", int]
-
-
 _serials = count()
 
 
@@ -105,9 +103,6 @@ class Atom(str):
         return gcd(whole, self.divisor) if self.kind == "mod" else whole
 
 
-_NO_VARS: frozenset[Var] = frozenset()
-
-
 class Index:
     """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s.
 
@@ -119,9 +114,6 @@ class Index:
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
         self._opened: Index | None = None
-        if not terms:
-            self.vars, self.opens, self.lo, self.hi = _NO_VARS, False, constant, constant
-            return
         if len(terms) == 1:                                  # as most
             (atom, c), = terms
             self.vars, self.opens, self.lo, self.hi = atom.vars, atom.opens, constant + c * atom.lo, constant + c * atom.hi
@@ -232,11 +224,9 @@ class Index:
             return ZERO
         if (least := self.lo // k) == self.hi // k:
             return self - least * k
-        terms = tuple([term for term in self.terms if term[1] % k])
-        signed = self if len(terms) == len(self.terms) else Index(terms, self.constant)
-        other = not 0 <= self.constant < k or not all(0 < c < k for _, c in terms)
-        r = Index(tuple([(a, c % k) for a, c in terms]), self.constant % k) if other else signed
-        for x in (signed, r) if other else (signed,):    # 1 - i may be in a range where 1 + 7 i is not
+        signed = Index(tuple([(a, c) for a, c in self.terms if c % k]), self.constant)
+        r = Index(tuple([(a, c % k) for a, c in signed.terms]), self.constant % k)
+        for x in (signed, r):                            # 1 - i may be in a range where 1 + 7 i is not
             if x.lo // k == x.hi // k:
                 return x - x.lo // k * k
         high, low, g = _split(r, k)
@@ -362,11 +352,7 @@ class Index:
 
 def _normal(sums: dict[Atom, int], const: int) -> Index:
     """Sort the terms; put quotients and remainders of the same thing together again."""
-    mods = False
-    for atom in sums:
-        if atom.kind == "mod":
-            mods = True
-    for atom in [a for a in sums if a.kind == "mod"] if mods else ():
+    for atom in [a for a in sums if a.kind == "mod"]:
         c, base, k = sums.get(atom, 0), atom.base, atom.divisor
         if not c or base is None:
             continue
@@ -380,11 +366,7 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
     terms = [(a, c) for a, c in sums.items() if c]
-    if len(terms) == 2:                                      # as `sort` does
-        (a, m), (b, n) = terms
-        if abs(m) < abs(n) or (abs(m) == abs(n) and a.key > b.key):
-            terms.reverse()
-    elif len(terms) > 2:
+    if len(terms) > 1:
         terms.sort(key=_place)
     return Index(tuple(terms), const)
 
