@@ -167,7 +167,8 @@ def _cast_at_once(w: Writer) -> None:
     blocks = [w.blocks[0]]
     for block in blocks:
         blocks += [item for item in block.items if isinstance(item, Block)]
-    todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items)) if _casts(a, b) or _copies(a, b)]
+    todo = [(block, k) for block in blocks for k, (a, b) in enumerate(pairwise(block.items))
+            if type(a) is Declare and (_casts(a, b) or _copies(a, b))]
     if not todo:
         return
     read = [part for block in blocks for of in (block, *block.items) for part in (*of.parts, *getattr(of, "places", ()))]
@@ -189,16 +190,16 @@ def _cast_at_once(w: Writer) -> None:
             del block.items[k]
 
 
-def _casts(a: Statement | Block, b: Statement | Block) -> bool:
+def _casts(a: Declare, b: Statement | Block) -> bool:
     """Whether b declares nothing but a cast of what a declares, called as that but for a number: what an op does in two steps."""
-    return (isinstance(a, Declare) and isinstance(b, Declare) and isinstance(b.symbol, Local) and type(b.value) in (Cast, Convert)
+    return (isinstance(b, Declare) and isinstance(b.symbol, Local) and type(b.value) in (Cast, Convert)
             and b.value.operands[0] is a.symbol and b.symbol.name.startswith(a.symbol.name)
             and not isinstance(a.value, (Cast, Convert, Load, Select)))
 
 
-def _copies(a: Statement | Block, b: Statement | Block) -> bool:
+def _copies(a: Declare, b: Statement | Block) -> bool:
     """Whether a declares what another variable is, and b stores it."""
-    x = a.value if isinstance(a, Declare) and isinstance(a.symbol, Local) and isinstance(b, Store) and b.value is a.symbol else None
+    x = a.value if isinstance(a.symbol, Local) and isinstance(b, Store) and b.value is a.symbol else None
     while isinstance(x, Held):
         x = x.x
     return isinstance(x, Local)

@@ -23,8 +23,9 @@ class Numbering:
     def recall(self, key: Hashable) -> Any:
         """What was remembered by that key where the writer is; None if nothing was."""
         for block in reversed(self.writer.blocks):
-            if key in block.memo:
-                return block.memo[key]
+            found = block.memo.get(key)
+            if found is not None:
+                return found
         return None
 
     def remember(self, key: Hashable, value: Any, vars: Set[Any]) -> None:

@@ -94,7 +94,7 @@ class _Check(Operands):
             self.expression(block.condition)
         else:
             self.read(block.parts)
-        apart = diverges or any(self.differs(p) for p in block.parts)
+        apart = diverges or (self.meets and any(self.differs(p) for p in block.parts))
         if isinstance(block, (If, Repeat)) and block.condition is not None:
             self.known += facts(block.condition)
         self.enter(block)
@@ -179,7 +179,7 @@ class _Check(Operands):
         elif start.low is not None:
             self.means(var, start.low, step, max(1, (high - low) // step + 1))
         self.declare(var)
-        if any(self.differs(p) for p in loop.parts):
+        if self.meets and any(self.differs(p) for p in loop.parts):
             self.divergent.add(var)
 
     def between(self, var: Var, start: Bound, stop: Bound, step: int = 1, whole: bool = False) -> None:
@@ -199,9 +199,7 @@ class _Check(Operands):
 
     def statement(self, s: Statement, diverges: bool) -> None:
         self.read(s.parts)
-        if isinstance(s, Item):
-            self.item(s)
-        elif isinstance(s, Declare):
+        if isinstance(s, Declare):                           # as most
             if isinstance(s.symbol, Local):
                 self.made(s.symbol, s.value)
             elif isinstance(s.symbol, Pointer):
@@ -209,7 +207,7 @@ class _Check(Operands):
             self.declare(s.symbol)
             if isinstance(s.symbol, Var):
                 self.declared(s.symbol, s.bound)
-            if any(self.differs(p) for p in s.parts):
+            if self.meets and any(self.differs(p) for p in s.parts):
                 self.divergent.add(s.symbol)
         elif isinstance(s, (Assign, Update)):
             if isinstance(s, Update):
@@ -221,12 +219,14 @@ class _Check(Operands):
                     self.made(s.symbol, s.value)
                 elif isinstance(s.symbol, Pointer):
                     self.pointed(s.symbol, s.value)
-            if diverges or any(self.differs(p) for p in s.parts):
+            if self.meets and (diverges or any(self.differs(p) for p in s.parts)):
                 self.divergent.add(_changes(s))
             self.changed(s)
         elif isinstance(s, Store):
             self.stored(s)
             self.access(s.access, True)
+        elif isinstance(s, Item):
+            self.item(s)
         elif isinstance(s, Atomic):
             self.atomic(s)
         elif isinstance(s, Allocate):

@@ -83,13 +83,14 @@ class Writer:
         """A name from `base` that is, with the ending, not used in this kernel; those of `held` are for pointers."""
         base = stem = possible(base)
         name = f"{stem}{ending}"
-        n = self._counts.get(f"{base}{ending}", 0)
+        first = name
+        n = self._counts.get(first, 0)
         used, held = self.used, () if pointer else self.held
         while name in used or name in held or means_something(name):
             n += 1
             stem = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
             name = f"{stem}{ending}"
-        self._counts[f"{base}{ending}"] = n
+        self._counts[first] = n
         self.used.add(name)
         return stem
 

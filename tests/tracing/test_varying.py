@@ -92,6 +92,15 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 SIZES = 32, 48, 64, 33, 40, 17, 96, 31, 5, 1, 80
 
 
+def test_what_is_known_of_a_kernel_is_not_looked_for_on_the_disk(nothing_known: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of its file is a hash of its text and of all that is known of the device: as long in the making as the kernel's lines."""
+    traced = tg.trace(PROGRAMS["rows"], dynamic=True)
+    for n in (40, 56, 72):
+        traced(rows(n))
+    monkeypatch.setattr(generic, "file_of", lambda *_: pytest.fail("a kernel that is known is looked for"))
+    np.testing.assert_allclose(traced(rows(88)).numpy(), tg.softmax(rows(88), 1).numpy(), rtol=1e-5)
+
+
 @one_of(4, "program", PROGRAMS)
 def test_generic_kernels_compute_what_those_for_the_size_do(program: str) -> None:
     fixed, any_size = tg.trace(PROGRAMS[program]), tg.trace(PROGRAMS[program], dynamic=None)

@@ -171,6 +171,9 @@ def store(found: Key | None, plan: Plan) -> None:
     FOLDER.put(found.name, b"".join([len(text).to_bytes(8, "little"), text, *arrays]))
 
 
+_AS_THEY_ARE = frozenset((int, bool, str, type(None)))
+
+
 def _encoded(value: Any, arrays: list[bytes], given: Mapping[Operation, int]) -> Any:
     """A value as JSON: tuples are lists, whatever else JSON does not know is a dict of one entry that says what it is."""
     kind = type(value)
@@ -179,6 +182,8 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Operation, int]) ->
     if kind is int:
         return value if -1 << 62 < value < 1 << 62 else {"int": hex(value)}
     if kind is tuple or kind is Size:
+        if _AS_THEY_ARE.issuperset(map(type, value)) and all(type(v) is not int or -1 << 62 < v < 1 << 62 for v in value):
+            return value                                     # as most: JSON writes a tuple as a list
         return [_encoded(v, arrays, given) for v in value]
     if kind is float:
         return {"float": value.hex()}

@@ -29,6 +29,7 @@ class Proof:
         self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
         self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
         self.meant: dict[Var, Index] = {}                    # what `expand` has found of these, until one of them means something else
+        self.meets = kernel.meets                            # else nobody asks what is divergent
         self.divergent: set[object] = set()                  # what differs between the items of a work-group
         self.items: dict[Var, Item] = {}
         self.stops: dict[Var | None, Index] = {}
@@ -64,8 +65,9 @@ class Proof:
             a, b = a * c, b * c
             low, high = (low + a, high + b) if a <= b else (low + b, high + a)
         if not guards:
-            self.never |= low > high
-            return low, max(low, high)
+            if low > high:
+                self.never, high = True, low
+            return low, high
         opened = x.opened()
         alone = (low, max(low, high)) if linear else self.interval(opened)           # where no guard is known
         for kind, g, *rest in guards:
@@ -74,7 +76,10 @@ class Proof:
             wanted = g.opened()
             if wanted.vars.isdisjoint(opened.vars):          # the same as below, without a difference to be made
                 least, most = self.interval(wanted)
-                low, high = max(low, rest[0] + alone[0] - most), min(high, rest[1] - 1 + alone[1] - least)
+                if (below := rest[0] + alone[0] - most) > low:
+                    low = below
+                if (above := rest[1] - 1 + alone[1] - least) < high:
+                    high = above
                 continue
             for times in _times(opened, wanted):             # x is the sum of what the guard is about, so often, and of the rest
                 below, above = self.interval(opened - wanted * times)

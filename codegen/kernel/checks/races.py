@@ -10,7 +10,7 @@ from tracegrad.codegen.kernel.checks.proof import Proof, Range
 from tracegrad.codegen.kernel.index.index import Atom, Index, Var, constant
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.render import PLAIN
-from tracegrad.codegen.kernel.ir.statements import Access, Buffer, Statement
+from tracegrad.codegen.kernel.ir.statements import Access, Block, Buffer, Statement
 from tracegrad.codegen.kernel.text.markup import plain
 from tracegrad.errors import CompilerBug
 
@@ -29,9 +29,14 @@ class Form:
     alone: the numbers of which there is one only where the statement is.
     """
 
-    def __init__(self, writes: bool, alone: frozenset[Var], text: str) -> None:
-        self.writes, self.alone, self.text, self.constant = writes, alone, text, 0
+    def __init__(self, writes: bool, alone: frozenset[Var], at: Statement | Block) -> None:
+        self.writes, self.alone, self.at, self.constant = writes, alone, at, 0
         self.sums: list[tuple[list[Term], int, list[Term], int]] = []     # terms, their most; where the part begins; the most of all
+
+    @property
+    def text(self) -> str:
+        """The statement, for who fails."""
+        return plain(self.at.c(PLAIN)) if isinstance(self.at, Statement) else ""
 
     @property
     def terms(self) -> list[Term]:
@@ -69,11 +74,15 @@ class Races(Proof):
 
     def remember(self, access: Access, writes: bool) -> None:
         """Note which elements of a buffer each work-item touches, where that is linear. (Of what all only read, nothing is asked.)"""
-        assert isinstance(access.memory, Buffer)
-        if any(kind == "range" and self.outside(x, *rest) for kind, x, *rest in self.known):
-            return                                           # behind a test that fails: nobody comes here
-        asked = self.several_items and access.memory.access != "const"
-        self.touched.setdefault(access.memory, []).append(self.form(access, writes) if asked else None)
+        memory = access.memory
+        assert isinstance(memory, Buffer)
+        asked = self.several_items and memory.access != "const"
+        if not asked and memory in self.touched:
+            return
+        for kind, x, *rest in self.known:
+            if kind == "range" and self.outside(x, *rest):
+                return                                       # behind a test that fails: nobody comes here
+        self.touched.setdefault(memory, []).append(self.form(access, writes) if asked else None)
 
     def outside(self, x: Index, low: int, stop: int) -> bool:
         """Whether what a test asks to be in low ... stop - 1 never is, by the ranges of its variables."""
@@ -87,7 +96,7 @@ class Races(Proof):
         """The elements as sums (None: not linear in the work-items' numbers)."""
         assert access.at is not None
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
-        form = Form(writes, alone, plain(self.at.c(PLAIN)) if isinstance(self.at, Statement) else "")
+        form = Form(writes, alone, self.at)
         x = access.at
         for held, factor in x.terms:
             if held.kind != "bounded" or held.base is None or factor < 0 or not self.holds(held.base, held.lo, held.hi, access.guards):

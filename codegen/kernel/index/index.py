@@ -18,8 +18,6 @@ from tracegrad.codegen.kernel.text.markup import marked, offset, plain
 from tracegrad.support.cache import memoize
 
 IndexLike = Union["Index", int]
-
-
 _serials = count()
 
 
@@ -194,20 +192,22 @@ class Index:
     def __floordiv__(self, k: int) -> Index:
         if k == 1:
             return self
-        if self.lo // k == self.hi // k:
-            return constant(self.lo // k)
-        out: dict[Atom, int] = {}
-        rest: dict[Atom, int] = {}
+        if (least := self.lo // k) == self.hi // k:
+            return constant(least)
+        out: list[tuple[Atom, int]] = []
+        rest: list[tuple[Atom, int]] = []
         for atom, c in self.terms:                       # multiples of k come out whole
-            if c % k == 0:
-                out[atom] = c // k
+            if c % k:
+                rest.append((atom, c))
             else:
-                rest[atom] = c
+                out.append((atom, c // k))
         whole, left = divmod(self.constant, k)
-        r = Index(tuple(rest.items()), left)
-        outside = Index(tuple(out.items()), whole)
-        if not rest or r.lo // k == r.hi // k:
-            return outside + r.lo // k
+        outside = Index(tuple(out), whole) if out else constant(whole)
+        if not rest:
+            return outside
+        r = Index(tuple(rest), left) if out or whole else self
+        if (least := r.lo // k) == r.hi // k:
+            return outside + least
         high, _, g = _split(r, k)
         if g > 1:                                        # r = g * high + low with 0 <= low < g, and g divides k
             return outside + high // (k // g)
@@ -222,8 +222,8 @@ class Index:
     def __mod__(self, k: int) -> Index:
         if k == 1:
             return ZERO
-        if self.lo // k == self.hi // k:
-            return self - self.lo // k * k
+        if (least := self.lo // k) == self.hi // k:
+            return self - least * k
         signed = Index(tuple([(a, c) for a, c in self.terms if c % k]), self.constant)
         r = Index(tuple([(a, c % k) for a, c in signed.terms]), self.constant % k)
         for x in (signed, r):                            # 1 - i may be in a range where 1 + 7 i is not
@@ -378,14 +378,14 @@ def _place(term: tuple[Atom, int]) -> tuple[int, str]:
 
 def _split(r: Index, k: int) -> tuple[Index, Index, int]:
     """(high, low, g) with r = g * high + low, 0 <= low < g and g a divisor of k, g as small as it can be; g = 1 if there is none."""
-    terms = sorted(r.terms, key=_place)
+    terms = sorted(r.terms, key=_place) if len(r.terms) > 1 else [*r.terms]
     for n in range(len(terms), 0, -1):
         g = k
         for _, c in terms[:n]:
             g = gcd(g, c)
         if g == 1:
             continue
-        low = Index(tuple(terms[n:]), r.constant % g)
+        low = Index(tuple(terms[n:]), r.constant % g) if n < len(terms) else constant(r.constant % g)
         if low.lo >= 0 and low.hi < g:
             return Index(tuple((a, c // g) for a, c in terms[:n]), r.constant // g), low, g
     return r, ZERO, 1
@@ -444,7 +444,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool, over: 
 
 
 def constant(value: int) -> Index:
-    return Index((), value)
+    return _SMALL[value] if 0 <= value < len(_SMALL) else Index((), value)
 
 
 def bounded(x: Index, lo: int, size: int) -> Index:
@@ -456,6 +456,7 @@ def bounded(x: Index, lo: int, size: int) -> Index:
     return Index(((Atom("bounded", f"[{x.key}|{lo}:{lo + size}]", max(lo, x.lo), min(lo + size - 1, x.hi), x.vars, x, 0), 1),), 0)
 
 
+_SMALL = tuple([Index((), n) for n in range(256)])           # as most numbers are
 ZERO = constant(0)
 
 

@@ -22,6 +22,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     Barrier,
     Block,
     Buffer,
+    Instruct,
     Item,
     Number,
     Parameter,
@@ -279,6 +280,11 @@ class Kernel:
         return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ())))
 
     @property
+    def meets(self) -> bool:
+        """Whether it has statements that all items of a work-group have to come to, or some of them together."""
+        return Barrier in self._by_class or Instruct in self._by_class
+
+    @property
     def wide_atomics(self) -> bool:
         """Whether it changes integers of 64 bits atomically, for which OpenCL has an extension."""
         return any(s.access.memory.dtype.itemsize == 8 for s in self._by_class.get(Atomic, ()))
@@ -291,7 +297,8 @@ class Kernel:
     @cached_property
     def names(self) -> set[str]:
         """What its variables are called."""
-        return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in self.printed])))
+        known = self.numbered if any_vary() and "printed" not in self.__dict__ else self.printed           # whichever is there
+        return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in known])))
 
     def takes(self, name: str) -> bool:
         """Whether nothing else in it may be called so."""

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"([\x05\x07\x18])(\d+)[\x06\x08]")
 _DTYPES: dict[str, DType] = {"\x05": int32, "\x07": int32, "\x10": int32, "\x11": uint32, "\x12": int64, "\x13": uint64, "\x14": float32,
                              "\x15": float64, "\x17": int32, "\x18": int32}
 _OF_DTYPE = {dtype: mark for mark, dtype in _DTYPES.items() if mark in "\x10\x11\x12\x13\x14\x15"}
-_CONSTANT = re.compile(r"([\x05\x07\x10-\x15\x17\x18])([^\x06\x08\x16]*)[\x06\x08\x16]")
+_CONSTANT = re.compile(r"([\x05\x07\x10-\x15\x17\x18])([^\x06\x08\x16]*)([\x06\x08\x16])")
 _AS_EXTENT = {"\x05": "\x18", "\x10": "\x17"}                # of an offset, and of a number
 _NUMBERS, _OFFSETS = bytes([*range(16, 24)]), bytes.maketrans(b"\x18", b"\x05")
 _COMMENT, _BETWEEN = "\x0e", "\x00"
@@ -144,11 +144,11 @@ class Constant(NamedTuple):
 
 def with_constants(text: str, instead: Callable[[Constant], str | None]) -> str:
     """The text with instead(number) in place of each marked one, in order (None: it stays)."""
-
-    def replaced(match: re.Match[str]) -> str:
-        return instead(_constant(match[1], match[2])) or match[0]
-
-    return _CONSTANT.sub(replaced, text)
+    parts = _CONSTANT.split(text)                            # text, and mark, number and mark, and text, ...
+    for k in range(1, len(parts), 4):
+        if given := instead(_constant(parts[k], parts[k + 1])):
+            parts[k], parts[k + 1], parts[k + 2] = given, "", ""
+    return "".join(parts)
 
 
 def with_constants_each(texts: Iterable[str], instead: Callable[[Constant], str | None]) -> list[str]:

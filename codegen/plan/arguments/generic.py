@@ -161,6 +161,11 @@ class Template:
         return made, tuple([Offset(given[i].value, given[i].dtype) for i in range(self.count)])
 
 
+def file_of(target: Target, key: str) -> str:
+    """What the file of a template is called."""
+    return hashlib.sha256(repr((target, key)).encode()).hexdigest()
+
+
 def depends(number: Constant, varying: Collection[int]) -> bool:
     """Whether a number looks as if it were made of one of these sizes: a multiple, or a float that is no short fraction (of a mean)."""
     value = number.value
@@ -179,11 +184,11 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int],
     with templates.lock:
         changed: dict[str, Template] = {}
         for key, numbers in described.values():              # all of them first, so that equal ones have one text
-            template, name = templates[target, key], hashlib.sha256(repr((target, key)).encode()).hexdigest()
+            template = templates[target, key]
             if template is None:
-                template = templates[target, key] = Template.known(name, folder)
+                template = templates[target, key] = Template.known(file_of(target, key), folder)
             if template.add(numbers, varying):
-                changed[name] = template
+                changed[file_of(target, key)] = template
         if folder is not None:
             for name, template in changed.items():
                 template.keep(name, folder)

@@ -112,6 +112,18 @@ def test_what_is_not_declared(where: str) -> None:
     wrong(b.kernel(), "used before it is declared")
 
 
+def test_a_proof_that_holds_prints_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a statement is in C is for the message of a proof that fails."""
+    b = Bench()
+    i = b.w.item("i", 100, 0)
+    b.store(i.index, b.load(i.index))
+    with monkeypatch.context() as never:
+        never.setattr(Store, "c", lambda *_: pytest.fail("a statement is printed"))
+        verify_kernel(b.kernel((100,)))
+    b.store(ZERO, b.load(i.index))
+    wrong(b.kernel((100,)), r"`y\[0\] = v\w*;`: several work-items write the same element")
+
+
 def test_a_name_that_another_variable_has_there() -> None:
     b = Bench()
     i, j = Var("i", 100), Var("i", 100)
