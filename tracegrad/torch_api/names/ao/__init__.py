@@ -1,0 +1,1 @@
+"""torch.ao: quantized numbers are not here; what trains for them is."""
