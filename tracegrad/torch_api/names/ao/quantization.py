@@ -7,6 +7,7 @@ from typing import Any
 import tracegrad as tg
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.support import dtypes
+from tracegrad.tensors.tensor import Tensor
 
 __all__: list[str] = []
 
@@ -17,11 +18,11 @@ def fake_quantize_per_tensor_affine(input: Any, scale: Any, zero_point: Any, qua
     scale, zero_point: numbers, or tensors of one element. The gradient is 1 where nothing was clamped, else 0; a NaN becomes the lowest.
     Raises ArgumentError for a range that is empty or leaves the zero point out, DTypeError for other dtypes.
     """
-    if not isinstance(zero_point, tg.Tensor) and quant_min <= quant_max and not quant_min <= zero_point <= quant_max:
+    if not isinstance(zero_point, Tensor) and quant_min <= quant_max and not quant_min <= zero_point <= quant_max:
         raise ArgumentError("fake_quantize_per_tensor_affine: `zero_point` must be between `quant_min` and `quant_max`, got "
                             f"{zero_point}, {quant_min} and {quant_max}")
-    scale, zero_point = (x.reshape(()) if isinstance(x, tg.Tensor) else x for x in (scale, zero_point))
-    scale = tg.tensor(scale, dtype="float32", device=input.device) if not isinstance(scale, tg.Tensor) else scale
+    scale, zero_point = (x.reshape(()) if isinstance(x, Tensor) else x for x in (scale, zero_point))
+    scale = tg.tensor(scale, dtype="float32", device=input.device) if not isinstance(scale, Tensor) else scale
     return _fake_quantized("fake_quantize_per_tensor_affine", input, scale, zero_point, quant_min, quant_max)
 
 
@@ -51,7 +52,7 @@ def _fake_quantized(call: str, input: Any, scale: Any, zero_point: Any, low: int
     given, step = input.detach().to(dtype=computed), scale.detach().to(dtype="float32")
     scaled = given * (1.0 / step).to(dtype=computed)
     step = step.to(dtype=computed)
-    if isinstance(zero_point, tg.Tensor):
+    if isinstance(zero_point, Tensor):
         zero_point = zero_point.detach()
         rounded = (tg.round(scaled + zero_point.to(dtype=computed)) if dtypes.is_float(zero_point.dtype)
                    else tg.round(scaled) + zero_point.to(dtype=computed))
