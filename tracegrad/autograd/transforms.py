@@ -15,7 +15,7 @@ import optree
 
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError, check_function, type_name
-from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.ir import NODES, Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.support import dtypes
@@ -24,9 +24,6 @@ from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
-# Where optree has the containers of transforms: its own, and those that a program registers with torch.utils._pytree. Traces take those as
-# objects, which may change in them.
-NODES = "tracegrad.transforms"
 _OF_TENSORS = "of a tensor that was computed there are y.backward() and tg.autograd.grad(y, x)"
 
 

@@ -12,10 +12,9 @@ import optree
 
 from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
-from tracegrad.autograd.transforms import NODES
 from tracegrad.errors import ArgumentError, ShapeError, check_function
 from tracegrad.execute.realize import is_view
-from tracegrad.graph.ir import Aval, Node, own_nodes, topological
+from tracegrad.graph.ir import NODES, Aval, Node, own_nodes, topological
 from tracegrad.graph.operators import PUBLIC, named, public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute

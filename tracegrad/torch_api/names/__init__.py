@@ -24,8 +24,6 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
-from tracegrad.torch_api.names.ao.quantization import fake_quantize_per_channel_affine as fake_quantize_per_channel_affine
-from tracegrad.torch_api.names.ao.quantization import fake_quantize_per_tensor_affine as fake_quantize_per_tensor_affine
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
@@ -342,6 +340,8 @@ def __getattr__(name: str) -> Any:
         return torchs.NAMES[name]
     if name in _SPARSE:
         return getattr(import_module("tracegrad.torch_api.sparse"), _SPARSE[name])
+    if name.startswith("fake_quantize_"):
+        return getattr(import_module("tracegrad.torch_api.names.ao.quantization"), name)
     op = name.removeprefix("_foreach_")
     if op == name or not hasattr(Tensor, op):
         raise AttributeError(name)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import optree
 
-from tracegrad.autograd.transforms import NODES
+from tracegrad.graph.ir import NODES
 
 _NAMESPACE = "torch"
 _OPTIONS: dict[str, Any] = {"none_is_leaf": True, "namespace": _NAMESPACE}
