@@ -341,7 +341,7 @@ def __getattr__(name: str) -> Any:
     if name in _SPARSE:
         return getattr(import_module("tracegrad.torch_api.sparse"), _SPARSE[name])
     if name.startswith("fake_quantize_"):
-        return getattr(import_module("tracegrad.torch_api.names.ao.quantization"), name)
+        return getattr(import_module("tracegrad.torch_api.quantized"), name.removeprefix("fake_quantize"))
     op = name.removeprefix("_foreach_")
     if op == name or not hasattr(Tensor, op):
         raise AttributeError(name)

@@ -34,7 +34,7 @@ mark_static = maybe_mark_dynamic = mark_static_address = mark_dynamic
 
 
 @dataclasses.dataclass
-class ExplainOutput:
+class _ExplainOutput:
     """What `explain` found: one graph (a traced function's record), whose operations are tracegrad's."""
 
     graphs: list[Any]
@@ -51,14 +51,14 @@ class ExplainOutput:
                 "Break Reasons:\n")
 
 
-def explain(f: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., ExplainOutput]:
+def explain(f: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., _ExplainOutput]:
     """A function that traces `f` with its arguments, and tells of the graph: there is one, or an error says why not."""
-    def explained(*args: Any, **kwargs: Any) -> ExplainOutput:
+    def explained(*args: Any, **kwargs: Any) -> _ExplainOutput:
         traced: Any = trace(f.forward if isinstance(f, Module) else f)
         traced(*args, **kwargs)
         graph = traced.graph
         names = [node.fn.name for node in graph if node.operands]
-        return ExplainOutput([graph], 1, 0, [], len(names), [names])
+        return _ExplainOutput([graph], 1, 0, [], len(names), [names])
 
     return explained
 

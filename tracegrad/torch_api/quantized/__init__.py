@@ -1,4 +1,4 @@
-"""torch.ao.quantization: floats as integers of few bits would hold them, with gradients. Start at `fake_quantize_per_tensor_affine`."""
+"""Floats as integers of few bits would hold them, with gradients: torch.fake_quantize_per_tensor_affine. Start at `_per_tensor_affine`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracegrad.tensors.tensor import Tensor
 __all__: list[str] = []
 
 
-def fake_quantize_per_tensor_affine(input: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Any:
+def _per_tensor_affine(input: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Any:
     """(clamp(round(input / scale) + zero_point, quant_min, quant_max) - zero_point) * scale, in the shape and dtype of input, a float one.
 
     scale, zero_point: numbers, or tensors of one element. The gradient is 1 where nothing was clamped, else 0; a NaN becomes the lowest.
@@ -26,7 +26,7 @@ def fake_quantize_per_tensor_affine(input: Any, scale: Any, zero_point: Any, qua
     return _fake_quantized("fake_quantize_per_tensor_affine", input, scale, zero_point, quant_min, quant_max)
 
 
-def fake_quantize_per_channel_affine(input: Any, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int) -> Any:
+def _per_channel_affine(input: Any, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int) -> Any:
     """The same with a scale and a zero point, which may be a float, for each index along a dimension.
 
     Raises ShapeError unless they are vectors of its size, ArgumentError for an axis that is not there.
@@ -65,3 +65,6 @@ def _fake_quantized(call: str, input: Any, scale: Any, zero_point: Any, low: int
         return result
     passed = tg.where((rounded >= low) & (rounded <= high), input, 0.0)           # finite: infinities are clamped
     return result + (passed - passed.detach())
+
+
+_per_tensor_affine.__name__, _per_channel_affine.__name__ = "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"

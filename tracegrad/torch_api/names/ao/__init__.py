@@ -1,1 +1,0 @@
-"""torch.ao: quantized numbers are not here; what trains for them is."""
