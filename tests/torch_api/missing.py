@@ -60,8 +60,8 @@ MISSING: dict[str, dict[str, str]] = {
         "rare": "bit lobpcg slice_copy",
         "sparse": "ccol_indices_copy col_indices_copy crow_indices_copy hsmm hspmm indices_copy resize_as_sparse_ "
             "row_indices_copy saddmm slice_inverse smm sparse_bsc_tensor sparse_bsr_tensor sspaddmm values_copy",
-        "quantized": "choose_qparams_optimized dequantize empty_quantized fake_quantize_per_channel_affine "
-            "fake_quantize_per_tensor_affine fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation "
+        "quantized": "choose_qparams_optimized dequantize empty_quantized "
+            "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation "
             "fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_quantize_weight "
             "fbgemm_pack_gemm_matrix_fp16 fbgemm_pack_quantized_matrix fused_moving_avg_obs_fake_quant int_repr "
             "q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme "

@@ -17,6 +17,15 @@ def test_containers_are_mapped_by_their_own_methods():
             def __init__(self, a, b, size):
                 self.a, self.b, self.shape = a, b, torch.Size(size)
             ndim, device = property(lambda self: len(self.shape)), torch.device("cpu")
+            def __getitem__(self, part):
+                return Pair(self.a[part], self.b[part], self.a[part].shape[:len(self.shape)])
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                assert func is torch.cat
+                pairs, dim = args
+                made = Pair(*(torch.cat([getattr(p, n) for p in pairs], dim) for n in "ab"), [])
+                made.shape = made.a.shape[:pairs[0].ndim]
+                return made
             def copy(self):
                 return Pair(self.a, self.b, self.shape)
             def _add_batch_dim(self, *, in_dim, vmap_level):
@@ -43,13 +52,14 @@ def test_containers_are_mapped_by_their_own_methods():
         assert torch.equal(same.a, a)
         torch.vmap(lambda p: p.a.mul_(2).sum())(Pair(held := a.clone(), b, [3]))
         assert torch.equal(held, a * 2)
-        for wrong in (lambda: torch.vmap(lambda p: p, out_dims=None)(pair), lambda: torch.vmap(f, (0, None), chunk_size=2)(pair, x)):
-            try:
-                wrong()
-            except ValueError as error:
-                assert "out_dims is None" in str(error) or "chunk_size" in str(error)
-            else:
-                raise AssertionError
+        made, total = torch.vmap(f, (0, None), chunk_size=2)(pair, x)
+        assert made.shape == (3,) and torch.equal(made.a, a * x) and torch.equal(made.b, b + 1) and torch.allclose(total, a.sum(1))
+        try:
+            torch.vmap(lambda p: p, out_dims=None)(pair)
+        except ValueError as error:
+            assert "out_dims is None" in str(error)
+        else:
+            raise AssertionError
     """)
 
 
@@ -153,4 +163,62 @@ model.register_state_dict_post_hook(lambda m, state, prefix, local: order.append
 model.state_dict()
 say("hooks", lambda: order)
 say("repr", lambda: repr(nn.MultiheadAttention(4, 2)))
+""")
+
+
+def test_transforms_take_registered_containers_apart():
+    beside_torch("""
+from torch.func import grad, jacrev, jvp, vjp, vmap
+from torch.utils import _pytree
+class Box:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+_pytree.register_pytree_node(Box, lambda x: ([x.a, x.b], None), lambda parts, _: Box(*parts))
+torch.manual_seed(0)
+box = Box(torch.randn(4, 3), torch.randn(4, 3))
+parts = lambda x: [x.a, x.b]
+say("vmap", lambda: vmap(lambda x: (x.a * x.b).sum())(box))
+say("results", lambda: parts(vmap(lambda x: Box(x.a * 2, x.b.sum()))(box)))
+say("chunks", lambda: parts(vmap(lambda x: Box(x.a * 2, x.b.sum()), chunk_size=3)(box)))
+say("dims", lambda: vmap(lambda x, y: x.a @ x.b.mT @ y, in_dims=(Box(0, None), 0))(box, torch.ones(4, 4)))
+say("grad", lambda: parts(grad(lambda x: (x.a * x.b ** 2).sum())(box)))
+say("jacrev", lambda: parts(jacrev(lambda x: x.a.sum(1) * x.b.sum(1))(box)))
+say("jvp", lambda: jvp(lambda x: (x.a * x.b).sum(), (box,), (Box(box.b, box.a),)))
+say("vjp", lambda: parts(vjp(lambda x: (x.a * x.b).sum(1), box)[1](torch.ones(4))[0]))
+""", tolerance=1e-5)
+
+
+def test_pytrees_as_torch_walks_them():
+    """Dicts in their own order; paths; registered twice."""
+    beside_torch("""
+import dataclasses
+from collections import OrderedDict, defaultdict, namedtuple
+from torch.utils import _pytree as pytree
+Pair = namedtuple("Pair", "x y")
+tree = {"z": [1, {"y": 2, "c": 3.5}], "a": (4, Pair(5, OrderedDict(q=6, b=None))), "m": defaultdict(list, k=7)}
+say("leaves", lambda: [pytree.tree_leaves(tree), list(pytree.tree_iter(tree)), pytree.arg_tree_leaves(tree, 8, k=[9])])
+say("paths", lambda: [[pytree.keystr(path), value] for path, value in pytree.tree_flatten_with_path(tree)[0]])
+say("found by path", lambda: [pytree.key_get(tree, path) == value for path, value in pytree.tree_leaves_with_path(tree)])
+say("mapped", lambda: pytree.tree_map_with_path(lambda path, x, y: [pytree.keystr(path), x, y], {"b": 1, "a": [2]}, {"b": 3, "a": [4]}))
+say("structure", lambda: [pytree.tree_structure(tree).num_leaves, pytree.tree_structure(3).is_leaf()])
+say("asked", lambda: [pytree.tree_all(lambda x: x, [1, 2]), pytree.tree_any(lambda x: x > 2, [1, 2]),
+                      pytree.tree_all_only(int, lambda x: x > 3, [4, 1.5]), pytree.tree_any_only(float, lambda x: x > 3, [4, 1.5])])
+seen = []
+say("as it is", lambda: [pytree.tree_map_(seen.append, tree) is tree, seen, pytree.tree_map_only_(int, seen.append, [1, 2.5]), seen])
+say("some", lambda: [pytree.tree_map_only(int, lambda x: x + 1, [1, 2.5]), pytree.tree_map_only(lambda x: x == 1, lambda x: x + 1, [1, 2])])
+class Box:
+    def __init__(self, a):
+        self.a = a
+register = lambda: pytree.register_pytree_node(Box, lambda x: ([x.a], None), lambda parts, _: Box(*parts))
+register()
+say("twice", register)
+say("no keys", lambda: type(pytree.tree_flatten_with_path(Box(1))))
+@dataclasses.dataclass
+class Point:
+    x: object
+    y: object = None
+    z: int = 3
+pytree.register_dataclass(Point, field_names=["x", "y"], drop_field_names=["z"])
+say("fields", lambda: [pytree.tree_leaves(Point(1, 2)), pytree.tree_leaves(Point(1)), pytree.tree_map(lambda v: v + 1, Point(1)).x,
+                       [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path([Point(1, 2)])]])
 """)

@@ -320,3 +320,59 @@ gm = torch.compile(fx.symbolic_trace(Net()))
 say("equal", lambda: bool(torch.allclose(gm(x), Net()(x), atol=1e-5)))
 """, True)
     assert found == {"equal": True}
+
+
+def test_a_tracer_with_a_trace_of_its_own():
+    """As torch_geometric's, which takes what torch's own uses and lets calls of its classes be nodes, too."""
+    beside_torch("""
+import torch.fx._symbolic_trace as st
+from torch.fx import Graph, GraphModule
+class Sum(torch.nn.Module):
+    def __call__(self, x):
+        return x.sum(0)
+class Tracer(torch.fx.Tracer):
+    def is_leaf_module(self, module, *args, **kwargs):
+        return not isinstance(module, torch.nn.Sequential)
+    @st.compatibility(is_backward_compatible=True)
+    def trace(self, root, concrete_args=None):
+        self.root, fn = root, type(root).forward
+        self.submodule_paths = {mod: name for name, mod in root.named_modules()}
+        self.graph = Graph(tracer_cls=type(self))
+        self.tensor_attrs = {v: k for k, v in vars(root).items() if isinstance(v, (torch.Tensor, st.ScriptObject))}
+        assert isinstance(fn, st.FunctionType)
+        fn_globals = fn.__globals__
+        fn, args = self.create_args_for_root(fn, True, concrete_args)
+        cache = {}
+        @st.functools.wraps(st._orig_module_getattr)
+        def get(mod, attr):
+            return self.getattr(attr, st._orig_module_getattr(mod, attr), cache)
+        @st.functools.wraps(st._orig_module_call)
+        def call(mod, *args, **kwargs):
+            st._autowrap_check(patcher, getattr(getattr(mod, "forward", mod), "__globals__", {}), self._autowrap_function_ids)
+            return self.call_module(mod, lambda *a, **k: st._orig_module_call(mod, *a, **k), args, kwargs)
+        with st._Patcher() as patcher:
+            patcher.patch_method(torch.nn.Module, "__getattr__", get, deduplicate=False)
+            patcher.patch_method(torch.nn.Module, "__call__", call, deduplicate=False)
+            patcher.patch_method(Sum, "__call__", call, deduplicate=False)
+            st._patch_wrapped_functions(patcher)
+            st._autowrap_check(patcher, fn_globals, self._autowrap_function_ids)
+            for module in self._autowrap_search:
+                st._autowrap_check(patcher, module.__dict__, self._autowrap_function_ids)
+            self.create_node("output", "output", (self.create_arg(fn(*args)),), {})
+        self.submodule_paths = None
+        return self.graph
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.sum = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), Sum()
+        self.scale = torch.nn.Parameter(torch.ones(2))
+    def forward(self, x):
+        return self.sum(self.layers(x) * self.scale)
+torch.manual_seed(0)
+model = Model()
+made = GraphModule(model, Tracer().trace(model))
+x = torch.randn(4, 3)
+say("nodes", lambda: [[n.op, str(n.target)] for n in made.graph.nodes if n.op != "call_function"])
+say("values", lambda: [made(x), model(x)])
+say("as before", lambda: ["__call__" in vars(Sum), type(model.sum(x)) is torch.Tensor])
+""", tolerance=1e-6)

@@ -357,7 +357,6 @@ def test_hub_jit_and_onnx_say_what_to_do(tmp_path):
         for call, words in ((lambda: torch.hub.load("owner/name", "small"), "clone local"),
                             (lambda: torch.hub.load("a", "b", source="ftp"), "ftp"),
                             (lambda: torch.hub.load({folder!r}, "large", source="local"), "large hubconf"),
-                            (lambda: torch.jit.save(layer, "x.pt"), "state_dict"), (lambda: torch.jit.load("x.pt"), "state_dict"),
                             (lambda: torch.onnx.export(layer, torch.ones(3), "x.onnx"), "tracegrad.save")):
             try:
                 call()

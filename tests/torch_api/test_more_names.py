@@ -124,3 +124,73 @@ def test_names_of_devices():
         else:
             raise AssertionError
     """)
+
+
+def test_fake_quantization():
+    """Floats as integers would hold them; the gradient passes what was not clamped."""
+    beside_torch("""
+torch.manual_seed(0)
+x = torch.randn(3, 4, requires_grad=True)
+def both(f, x, *args):
+    y = f(x, *args)
+    return [y, *torch.autograd.grad((y * torch.arange(12.0).reshape(3, 4)).sum(), x), str(y.dtype)]
+per_tensor, per_channel = torch.fake_quantize_per_tensor_affine, torch.fake_quantize_per_channel_affine
+for scale, zero, low, high in ((0.1, 0, -128, 127), (0.05, 10, 0, 255), (0.02, 5, 0, 31), (0.3, -1, -8, 7)):
+    say(f"numbers {scale}", lambda: both(per_tensor, x, scale, zero, low, high))
+    say(f"tensors {scale}", lambda: both(per_tensor, x, torch.tensor(scale), torch.tensor(zero, dtype=torch.int32), low, high))
+    for axis in (0, 1):
+        n = x.shape[axis]
+        scales = torch.linspace(scale, 2 * scale, n)
+        say(f"channels {scale} {axis}", lambda: both(per_channel, x, scales, torch.full((n,), zero, dtype=torch.int32), axis, low, high))
+        say(f"floats {scale} {axis}", lambda: both(per_channel, x, scales, torch.full((n,), zero + 0.3), axis, low, high))
+say("double", lambda: both(per_tensor, x.detach().double().requires_grad_(), 0.1, 0, -8, 7))
+say("half", lambda: per_tensor(x.detach().half(), 0.1, 0, -8, 7))
+say("halves", lambda: per_tensor(torch.arange(-20, 20) / 4, 0.5, 1, -8, 7))
+extreme = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.25], requires_grad=True)
+say("extreme", lambda: [per_tensor(extreme, 0.1, 0, -8, 7), *torch.autograd.grad(per_tensor(extreme, 0.1, 0, -8, 7).sum(), extreme)])
+def refused(f, *args):
+    try:
+        f(*args)
+    except RuntimeError:
+        return True
+say("errors", lambda: [refused(per_tensor, x, 0.1, 0, 8, 7), refused(per_tensor, x, 0.1, 300, 0, 255),
+                       refused(per_channel, x, torch.ones(2), torch.zeros(2, dtype=torch.int32), 0, 0, 255),
+                       refused(per_tensor, x.long(), 0.1, 0, 0, 9),
+                       refused(per_channel, x, torch.ones(3), torch.zeros(3, dtype=torch.int64), 0, 0, 255),
+                       refused(per_channel, x, torch.ones(4), torch.zeros(4, dtype=torch.int32), -1, 0, 255)])
+""", tolerance=1e-6)
+
+
+def test_scripts_are_saved_and_read_again(tmp_path):
+    """In a format of tracegrad's own: values and texts agree with torch's, whose files are refused with a way out."""
+    beside_torch(f"""
+import io
+OURS = "tracegrad" in sys.modules                           # torch scripts only what stands in a file
+FOLDER = {str(tmp_path)!r} + f"/{{OURS}}"
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.register_buffer("shift", torch.ones(2))
+    def forward(self, x):
+        return torch.relu(self.layer(x)) + self.shift
+torch.manual_seed(0)
+model, x = Model(), torch.randn(4, 3)
+def read(kind):
+    made = torch.jit.script(model) if kind == "script" and OURS else torch.jit.trace(model, x)
+    torch.jit.save(made, FOLDER + kind, _extra_files={{"note": "first"}})
+    made.save(FOLDER + "x")
+    torch.jit.save(made, buffer := io.BytesIO())
+    buffer.seek(0)
+    extra = {{"note": ""}}
+    found = torch.jit.load(FOLDER + kind, map_location="cpu", _extra_files=extra)
+    return [found(x), torch.jit.load(FOLDER + "x")(x), torch.jit.load(buffer)(x), sorted(found.state_dict()), extra["note"].decode(),
+            isinstance(found, torch.nn.Module), found.eval().training, sorted(model.state_dict())]
+for kind in ("script", "trace"):
+    say(kind, lambda: read(kind))
+def explained():
+    import torch._dynamo
+    found = torch._dynamo.explain(lambda x: torch.sin(x) + torch.cos(x))(torch.ones(3))
+    return [found.graph_count, found.graph_break_count, found.op_count, len(found.graphs), "Graph Count: 1" in str(found)]
+say("explained", explained)
+""", tolerance=1e-6)

@@ -14,6 +14,7 @@ import optree
 
 from tracegrad.autograd import jacobians, transforms
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.graph.ir import NODES
 from tracegrad.tensors.creation.filled import ones_like
 from tracegrad.tensors.tensor import Tensor
 
@@ -99,14 +100,14 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], int | tuple[int, ...]]:
 
 
 def _ones(call: str, like: Any) -> Any:
-    leaves = optree.tree_leaves(like)
+    leaves = optree.tree_leaves(like, namespace=NODES)
     if len(leaves) != 1 or leaves[0].numel() != 1:
         raise ShapeError(f"{call}: v is needed, since there is not one tensor of one element but shapes {[tuple(t.shape) for t in leaves]}")
-    return optree.tree_map(ones_like, like)
+    return optree.tree_map(ones_like, like, namespace=NODES)
 
 
 def _released(result: Any, create_graph: bool) -> Any:
-    return result if create_graph else optree.tree_map(lambda t: t.detach(), result)
+    return result if create_graph else optree.tree_map(lambda t: t.detach(), result, namespace=NODES)
 
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]

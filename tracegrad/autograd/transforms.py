@@ -15,7 +15,7 @@ import optree
 
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError, check_function, type_name
-from tracegrad.graph.ir import Node, own_nodes
+from tracegrad.graph.ir import NODES, Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.support import dtypes
@@ -29,7 +29,7 @@ _OF_TENSORS = "of a tensor that was computed there are y.backward() and tg.autog
 
 def differentiable_leaves(call: str, value: Any, pushed: bool = False) -> tuple[list[Tensor], Any]:
     """The tensors of a (nested container of) argument; floats and complex numbers only, but for results to be `pushed`."""
-    leaves, treedef = optree.tree_flatten(value, none_is_leaf=False)
+    leaves, treedef = optree.tree_flatten(value, none_is_leaf=False, namespace=NODES)
     out = []
     for x in leaves:
         if isinstance(x, (int, float, complex)) and not isinstance(x, bool):
@@ -155,7 +155,7 @@ def release_aux(aux: Any, outer: bool) -> Any:
         return t if node is None or not node.needs_grad or (outer and derivatives.recorded([node])) else Tensor(
             bind(_DETACH, (node,), {}), t._device, state.trace)
 
-    return optree.tree_map(released, aux, none_is_leaf=True)
+    return optree.tree_map(released, aux, none_is_leaf=True, namespace=NODES)
 
 
 def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[_Variables], list[Any]]:
@@ -216,7 +216,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     nodes = [t._node() for t in leaves]
 
     def pull(cotangents: Any) -> tuple[Any, ...]:
-        given = optree.tree_leaves(cotangents)
+        given = optree.tree_leaves(cotangents, namespace=NODES)
         if len(given) != len(nodes):
             raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
         cts = [matching("vjp", f"cotangent {i}", c, "output", t) for i, (c, t) in enumerate(zip(given, leaves, strict=True))]

@@ -14,8 +14,8 @@ from tracegrad.autodiff import derivatives
 from tracegrad.autodiff.batching import batch, spread
 from tracegrad.errors import ArgumentError, ShapeError, check_function
 from tracegrad.execute.realize import is_view
-from tracegrad.graph.ir import Aval, Node, own_nodes, topological
-from tracegrad.graph.operators import named, public
+from tracegrad.graph.ir import NODES, Aval, Node, own_nodes, topological
+from tracegrad.graph.operators import PUBLIC, named, public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
@@ -25,6 +25,8 @@ from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
 
 _DETACH = REGISTRY["detach"]
+joins: list[Callable[..., Any]] = [PUBLIC["cat"]]           # of containers that map themselves; torch.cat, which asks them, comes last
+_TREES: dict[str, Any] = {"none_is_leaf": True, "namespace": NODES}
 
 
 @contextmanager
@@ -67,7 +69,7 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
         if isinstance(in_dims, (tuple, list)) and len(in_dims) != len(args):
             raise ArgumentError(f"vmap: in_dims has {len(in_dims)} entries for {len(args)} arguments")
         given: Any = list(args)
-        leaves, tree = optree.tree_flatten(given, none_is_leaf=True)
+        leaves, tree = optree.tree_flatten(given, is_leaf=_maps_itself, **_TREES)
         dims = _spread_dims("in_dims", list(in_dims) if isinstance(in_dims, (tuple, list)) else in_dims, given)
         sizes: list[int] = []
         for x, dim in zip(leaves, dims, strict=True):
@@ -85,12 +87,8 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
         for start in range(0, max(1, size), max(1, step)):
             part = leaves
             if step < size:
-                if any(map(_maps_itself, leaves)):
-                    raise ArgumentError("vmap: chunk_size is for tensors and containers of Python's own; leave it away for a TensorDict")
-                part = [
-                    x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
-                    for x, dim in zip(leaves, dims, strict=True)
-                ]
+                count = min(step, size - start)
+                part = [x if dim is None else _narrowed(x, dim, start, count) for x, dim in zip(leaves, dims, strict=True)]
             one = functools.partial(func, **kwargs)
             results, out_tree, places = _vmapped(one, part, dims, tree, out_dims, randomness, chunk_size is None)
             parts.append(results)
@@ -98,8 +96,7 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
             return optree.tree_unflatten(out_tree, parts[0])
         joined = []
         for place, *pieces in zip(places, *parts, strict=True):
-            nodes = [t._node() for t in pieces]
-            joined.append(pieces[0] if place is None else pieces[0]._wrap(concat(nodes, place % len(nodes[0].shape))))
+            joined.append(pieces[0] if place is None else _joined(pieces, place))
         return optree.tree_unflatten(out_tree, joined)
 
     return wrapped
@@ -108,8 +105,8 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
 def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
     """A value for each leaf of `whole`, from a tree of which each leaf stands for all that `whole` has there."""
     try:
-        shape: Any = optree.tree_map(lambda _: 0, whole, none_is_leaf=True)  # optree prints what does not fit: no values
-        dims: list[Any] = optree.broadcast_prefix(prefix, shape, none_is_leaf=True)
+        shape: Any = optree.tree_map(lambda _: 0, whole, is_leaf=_maps_itself, **_TREES)  # optree prints what does not fit: no values
+        dims: list[Any] = optree.broadcast_prefix(prefix, shape, **_TREES)
     except ValueError as error:
         raise ArgumentError(f"vmap: {name} {prefix} does not fit the structure of the {'arguments' if name == 'in_dims' else 'results'}: "
                             f"{str(error).splitlines()[0]}") from None
@@ -138,7 +135,7 @@ def _vmapped(func: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any
     try:
         with _examples(), scope:
             out = func(*optree.tree_unflatten(tree, examples))
-            outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
+            outs, out_tree = optree.tree_flatten(out, is_leaf=_maps_itself, **_TREES)
             nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs if not _maps_itself(t)]
             written = [(whole, order, node) for one, whole, order in scope.known.values() if (node := one._node()) not in mapped]
     finally:
@@ -170,6 +167,21 @@ def _vmapped(func: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any
 def _maps_itself(x: Any) -> bool:
     """Whether it is a container that maps the tensors that it holds (TensorDict), by `example_of` and `whole_of`."""
     return hasattr(type(x), "_add_batch_dim")
+
+
+def _narrowed(x: Any, dim: int, start: int, length: int) -> Any:
+    """A part of what is mapped along a dimension."""
+    if isinstance(x, Tensor):
+        return x.narrow(dim, start, length)
+    return x[(*[slice(None)] * (dim % x.ndim), slice(start, start + length))] if _maps_itself(x) else x
+
+
+def _joined(pieces: Sequence[Any], place: int) -> Any:
+    """The results of parts of a batch as one, along a dimension."""
+    if _maps_itself(pieces[0]):
+        return joins[-1](pieces, place % pieces[0].ndim)
+    nodes = [t._node() for t in pieces]
+    return pieces[0]._wrap(concat(nodes, place % len(nodes[0].shape)))
 
 
 def example_of(scope: Examples, x: Tensor, dim: int) -> Tensor:

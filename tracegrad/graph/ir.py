@@ -89,6 +89,9 @@ def _sizes_or_what_stands_for_them(_: Any, parts: Iterable[Any]) -> Any:
 
 optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _sizes_or_what_stands_for_them,  # as tuples are
                             namespace=optree.registry.__GLOBAL_NAMESPACE)
+# Where optree has the containers of transforms: its own, and those that a program registers with torch.utils._pytree. Traces take those as
+# objects, which may change in them.
+NODES = "tracegrad.transforms"
 
 
 ADDRESSED = (1 << 63) - 1        # bytes of a tensor, and elements along a dimension: what a signed number of 64 bits counts

@@ -100,7 +100,7 @@ ABSENT = {
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
     "torch.utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter",
     "torch.ao": "",
-    "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize QConfig",
+    "torch.ao.quantization": "QuantStub DeQuantStub QuantWrapper FakeQuantize FakeQuantizeBase ObserverBase QConfig",
     "torch.ao.nn": "",
 }
 

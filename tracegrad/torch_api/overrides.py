@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.autograd import backward, grad
+from tracegrad.autograd import backward, grad, vmap_transform
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional, init
 from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
@@ -415,6 +415,7 @@ def install() -> None:
     parameter.__torch_function__ = classmethod(disabled)
     owner.__init_subclass__ = classmethod(lambda cls, **_: _subclassed(cls))
     owner.as_subclass, owner._make_subclass = as_subclass, staticmethod(_make_subclass)
+    vmap_transform.joins.append(overridable(PUBLIC["cat"]))
     reduce = Tensor.__reduce__
 
     def reduced(self: Tensor) -> Any:

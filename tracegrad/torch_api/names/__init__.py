@@ -340,6 +340,8 @@ def __getattr__(name: str) -> Any:
         return torchs.NAMES[name]
     if name in _SPARSE:
         return getattr(import_module("tracegrad.torch_api.sparse"), _SPARSE[name])
+    if name.startswith("fake_quantize_"):
+        return getattr(import_module("tracegrad.torch_api.quantized"), name.removeprefix("fake_quantize"))
     op = name.removeprefix("_foreach_")
     if op == name or not hasattr(Tensor, op):
         raise AttributeError(name)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
@@ -19,14 +19,16 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import overrides
+from tracegrad.torch_api.modules import placeholder
 from tracegrad.torch_api.names.fx._code import TreeCodeGen
+from tracegrad.torch_api.names.fx._compatibility import compatibility
 from tracegrad.torch_api.names.fx.graph import Graph
 from tracegrad.torch_api.names.fx.graph_module import GraphModule
 from tracegrad.torch_api.names.fx.node import base_types, map_aggregate
 from tracegrad.torch_api.names.fx.proxy import ParameterProxy, Proxy, TracerBase
 from tracegrad.torch_api.names.utils import _pytree as pytree
 
-__all__ = ["PH", "PHBase", "ProxyableClassMeta", "Tracer", "is_fx_tracing", "symbolic_trace", "wrap"]
+__all__ = ["PH", "PHBase", "ProxyableClassMeta", "Tracer", "compatibility", "is_fx_tracing", "symbolic_trace", "wrap"]
 
 
 class PHBase:
@@ -37,8 +39,10 @@ class PHBase:
 
 
 PH = PHBase()
+_orig_module_call, _orig_module_getattr = Module.__call__, Module.__getattr__
 _wrapped: dict[tuple[int, str], dict[str, Any]] = {}        # functions that stay calls: the globals that have them, and their names
 _tracing: list[Any] = []
+ScriptObject: Any = placeholder("torch", "ScriptObject")
 
 
 def is_fx_tracing() -> bool:
@@ -70,7 +74,7 @@ def _proxies(values: Any) -> list[Proxy]:
 
 def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose calls with proxies are nodes."""
-    @wraps(fn)
+    @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         if not (found := _proxies((args, kwargs))):
             return fn(*args, **kwargs)
@@ -91,39 +95,66 @@ class ProxyableClassMeta(type):
         return super().__call__(*args, **kwargs)
 
 
-class _Patches:
-    """What is other than usual while a function is traced: functions in modules' globals, and calls of modules."""
+class _Patcher:
+    """A block at whose end all is as before: functions in modules' globals, and methods of classes, such as calls of modules.
+
+    Tracers of programs (torch_geometric's) enter one themselves, and call the two functions below.
+    """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._seen: set[int] = set()
+        self._seen: set[Any] = set()
 
-    def function(self, scope: dict[str, Any], name: str) -> None:
-        """Record calls of a global, or of a builtin that its module sees."""
-        if name in scope:
-            fn = scope[name]
-            self._undo.append(lambda: scope.__setitem__(name, fn))
+    def patch(self, frame_dict: dict[str, Any], name: str, new_fn: Callable[..., Any], deduplicate: bool = True) -> None:
+        """Put a function in the place of a global, or of a builtin that its module sees. deduplicate: only if none was put there before."""
+        if (id(frame_dict), name) in self._seen and deduplicate:
+            return
+        self._seen.add((id(frame_dict), name))
+        if name in frame_dict:
+            before = frame_dict[name]
+            self._undo.append(lambda: frame_dict.__setitem__(name, before))
         else:
-            fn = getattr(builtins, name)
-            self._undo.append(lambda: scope.__delitem__(name))
-        if not hasattr(fn, "_fx_recorded"):
-            scope[name] = _recorded(fn)
+            self._undo.append(lambda: frame_dict.__delitem__(name))
+        frame_dict[name] = new_fn
 
-    def functions(self, scope: dict[str, Any], among: set[int]) -> None:
-        """Record calls of those of a module's globals that are among these."""
-        if id(scope) not in self._seen:
-            self._seen.add(id(scope))
-            for name in [n for n, v in scope.items() if not n.startswith("_") and callable(v) and id(v) in among]:
-                self.function(scope, name)
-
-    def method(self, cls: type, name: str, fn: Callable[..., Any]) -> None:
+    def patch_method(self, cls: type, name: str, new_fn: Callable[..., Any], deduplicate: bool = True) -> None:
+        """Put a function in the place of a method."""
+        if (cls, name) in self._seen and deduplicate:
+            return
+        self._seen.add((cls, name))
         before = getattr(cls, name)
-        setattr(cls, name, fn)
+        setattr(cls, name, new_fn)
         self._undo.append(lambda: setattr(cls, name, before))
 
-    def undo(self) -> None:
+    def visit_once(self, thing: Any) -> bool:
+        """Whether it is asked of this object for the first time."""
+        first = id(thing) not in self._seen
+        self._seen.add(id(thing))
+        return first
+
+    def __enter__(self) -> _Patcher:
+        overrides.see_methods()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         while self._undo:
             self._undo.pop()()
+
+
+def _autowrap_check(patcher: _Patcher, frame_dict: dict[str, Any], function_ids: set[int]) -> None:
+    """Record calls of those of a module's globals that are among these."""
+    if patcher.visit_once(frame_dict):
+        for name in [n for n, v in frame_dict.items() if not n.startswith("_") and callable(v) and id(v) in function_ids]:
+            if not hasattr(frame_dict[name], "_fx_recorded"):
+                patcher.patch(frame_dict, name, _recorded(frame_dict[name]))
+
+
+def _patch_wrapped_functions(patcher: _Patcher) -> None:
+    """Record calls of what `wrap` was given."""
+    for (_, name), scope in list(_wrapped.items()):
+        fn = scope[name] if name in scope else getattr(builtins, name)
+        if not hasattr(fn, "_fx_recorded"):
+            patcher.patch(scope, name, _recorded(fn))
 
 
 class Tracer(TracerBase):
@@ -135,8 +166,9 @@ class Tracer(TracerBase):
 
     def __init__(self, autowrap_modules: tuple[ModuleType, ...] = (math,), autowrap_functions: tuple[Callable[..., Any], ...] = (),
                  param_shapes_constant: bool = False) -> None:
-        self._autowrap = {id(fn) for m in autowrap_modules for n, fn in vars(m).items() if not n.startswith("_") and callable(fn)}
-        self._autowrap |= {id(fn) for fn in autowrap_functions}
+        self._autowrap_function_ids = {
+            id(fn) for m in autowrap_modules for n, fn in vars(m).items() if not n.startswith("_") and callable(fn)}
+        self._autowrap_function_ids |= {id(fn) for fn in autowrap_functions}
         self._autowrap_search = list(autowrap_modules)
         self.param_shapes_constant = param_shapes_constant
         self.submodule_paths: dict[Module, str] | None = None
@@ -232,7 +264,6 @@ class Tracer(TracerBase):
         self.graph = Graph(tracer_cls=type(self))
         self.tensor_attrs = {value: f"{path}.{name}".lstrip(".") for path, m in self.root.named_modules() for name, value in vars(m).items()
                              if isinstance(value, Tensor)}
-        overrides.see_methods()
         _tracing.append(self)
         try:
             called, args = self.create_args_for_root(fn, isinstance(root, Module), concrete_args)
@@ -247,23 +278,20 @@ class Tracer(TracerBase):
     @contextmanager
     def _patched(self, fn: FunctionType) -> Iterator[None]:
         """A block in which calls and attributes of modules, and functions that stay calls, come to this tracer."""
-        patches, cache = _Patches(), {}  # type: ignore[var-annotated]
+        cache: dict[str, Any] = {}
         call, get = Module.__call__, Module.__getattr__
 
         def called(module: Module, *args: Any, **kwargs: Any) -> Any:
-            patches.functions(getattr(getattr(module, "forward", module), "__globals__", {}), self._autowrap)
+            _autowrap_check(patcher, getattr(getattr(module, "forward", module), "__globals__", {}), self._autowrap_function_ids)
             return self.call_module(module, lambda *a, **k: call(module, *a, **k), args, kwargs)
 
-        try:
-            patches.method(Module, "__getattr__", lambda module, name: self.getattr(name, get(module, name), cache))
-            patches.method(Module, "__call__", called)
-            for (_, name), scope in list(_wrapped.items()):
-                patches.function(scope, name)
+        with _Patcher() as patcher:
+            patcher.patch_method(Module, "__getattr__", lambda module, name: self.getattr(name, get(module, name), cache))
+            patcher.patch_method(Module, "__call__", called)
+            _patch_wrapped_functions(patcher)
             for scope in (fn.__globals__, *map(vars, self._autowrap_search)):
-                patches.functions(scope, self._autowrap)
+                _autowrap_check(patcher, scope, self._autowrap_function_ids)
             yield
-        finally:
-            patches.undo()
 
     def create_args_for_root(self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Placeholders for a function's arguments: the function as it is called with them, and what stands for them."""

@@ -1,15 +1,22 @@
-"""torch.jit: its functions run as the Python code that they are."""
+"""torch.jit: its functions run as the Python code that they are; files of `save` are tracegrad's own."""
 
 from __future__ import annotations
 
+import io
 import warnings
+import zipfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from tracegrad.errors import UnsupportedError
+from tracegrad.errors import ArgumentError, UnsupportedError
+from tracegrad.nn.module import Module
+from tracegrad.torch_api import checkpoints
 from tracegrad.torch_api.names._markers import Unchanged, unchanged
 
 __all__ = ["Final"]
+_MARK = "written by tracegrad's torch.jit.save"
 
 ignore = export = unused = script_if_tracing = _script_if_tracing = interface = unchanged
 
@@ -39,16 +46,23 @@ def _warn(name: str) -> None:
                   "module", FutureWarning, stacklevel=3)
 
 
+def _savable(obj: Any) -> Any:
+    """The same; a module with the method `save` of scripts, unless it has one."""
+    if isinstance(obj, Module) and not hasattr(obj, "save"):
+        vars(obj)["save"] = partial(save, obj)
+    return obj
+
+
 def script(obj: Any = None, **_: Any) -> Any:
     """The function, class or module itself, with a FutureWarning, as torch gives one."""
     _warn("script")
-    return unchanged(obj)
+    return _savable(unchanged(obj))
 
 
 def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Callable[..., Any]:
     """The function itself, which is right for all inputs and is not called here, with a FutureWarning, as torch gives one."""
     _warn("trace")
-    return func
+    return _savable(func)  # type: ignore[no-any-return]
 
 
 def freeze(mod: Any, *_: Any, **__: Any) -> Any:
@@ -59,14 +73,32 @@ def freeze(mod: Any, *_: Any, **__: Any) -> Any:
 optimize_for_inference = freeze
 
 
-def save(m: Any, f: Any, *_: Any, **__: Any) -> None:
-    raise UnsupportedError("torch.jit.save: tracegrad writes no TorchScript files; torch.save(model.state_dict(), file) keeps the weights, "
-                           "and torch.save(model, file) the whole module")
+def save(m: Any, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
+    """Write a module or function, and texts beside it, to a file that `load` reads here. It is no TorchScript.
+
+    Classes and functions are named by their modules, as pickle does, and have to be there to be read.
+    """
+    checkpoints.save({_MARK: m, "extra": {name: str(text) for name, text in (_extra_files or {}).items()}}, f)
 
 
-def load(f: Any, *_: Any, **__: Any) -> Any:
-    raise UnsupportedError("torch.jit.load: tracegrad runs no TorchScript files; with torch, torch.save(torch.jit.load(file).state_dict(), "
-                           "other) writes the weights, which torch.load reads here")
+def load(f: Any, map_location: Any = None, _extra_files: dict[str, Any] | None = None, _restore_shapes: bool = False) -> Any:
+    """What `save` wrote here. _extra_files: its values become the texts of these names, as bytes. Like any pickle, a file can run code.
+
+    Raises UnsupportedError for TorchScript's own files, ArgumentError for others.
+    """
+    data = f.read() if hasattr(f, "read") else Path(f).read_bytes()
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if any(name.endswith("constants.pkl") for name in archive.namelist()):
+                raise UnsupportedError(
+                    "torch.jit.load: tracegrad runs no TorchScript files; with torch, torch.save(torch.jit.load(file).state_dict(), other) "
+                    "writes the weights, which torch.load reads here")
+    found = checkpoints.load(io.BytesIO(data), map_location, weights_only=False)
+    if not isinstance(found, dict) or _MARK not in found:
+        raise ArgumentError("torch.jit.load: the file was not written by torch.jit.save; torch.load reads what torch.save wrote")
+    for name in _extra_files or {}:
+        _extra_files[name] = found["extra"].get(name, "").encode()  # type: ignore[index]
+    return found[_MARK]
 
 
 def is_scripting() -> bool:
