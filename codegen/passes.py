@@ -16,7 +16,7 @@ from tracegrad.codegen.graph.bit_widths import halves
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.codegen.graph.pooling import pooling
-from tracegrad.codegen.graph.reductions import canonical, stacked_terms
+from tracegrad.codegen.graph.reductions import canonical, few_terms, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
@@ -70,6 +70,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
         ("products", lambda graph, target: products(graph, shared())),          # with a matrix in common, as one
         ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
+        ("few_terms", few_terms),                                    # products of rows of few numbers with small matrices, likewise
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left
