@@ -34,7 +34,7 @@ def of_each(x: Any) -> Any:
     return tg.stack([(x[:, 0] * 0.5 + x.amax(1)) * (k + 1) for k in range(x.shape[1])], 1)
 
 
-@one_of(5, ("n", "rows", "dtype"), product(range(2, 10), [1, 16, 37, 4099], ["float32", "float64", "int32", "bool", "float16"]))
+@one_of(5, ("n", "rows", "dtype"), product(range(2, 10), [1, 16, 37, 131], ["float32", "float64", "int32", "bool", "float16"]))
 def test_rows_of_few(n: int, rows: int, dtype: str, on_numpy: None) -> None:
     x = np.random.default_rng(n).integers(-3, 4, (rows, n)).astype(dtype)
     if x.dtype.kind == "f":
@@ -53,7 +53,7 @@ def test_rows_of_few(n: int, rows: int, dtype: str, on_numpy: None) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])
-@pytest.mark.parametrize("fn", [apart, of_each, lambda x: x.argmax(1), lambda x: x.softmax(1)], ids=["stack", "of each", "argmax", "softmax"])
+@pytest.mark.parametrize("fn", [apart, of_each, lambda x: x.argmax(1), lambda x: x.softmax(1)], ids=["stack", "each", "argmax", "softmax"])
 def test_no_element_is_moved_alone(fn: Any, n: int) -> None:
     """In whole vectors. With registers of 32 bytes each takes several instructions, so of more than four that is not done."""
     for target in (WIDE, TARGETS["avx2"])[:1 + (n == 3)]:
@@ -68,3 +68,32 @@ def test_what_is_read_between_is_there() -> None:
     found = tg.trace(lambda x: (x.exp().sum(0), x.exp(), x.cumsum(0)))(tg.tensor(x))
     for a, b in zip(found, (np.exp(x).sum(0), np.exp(x), x.cumsum(0)), strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-4)
+
+
+@one_of(3, ("k", "n", "dtype"), product([1, 3, 4, 5], [1, 2, 3, 4, 5], ["float32", "float64"]))
+def test_rows_of_few_by_a_small_matrix(k: int, n: int, dtype: str, on_numpy: None) -> None:
+    """Sums of terms, where both are few: their gradients, too, and what is infinite or NaN in a row stays in it."""
+    rng = np.random.default_rng(k + n)
+    x, w = rng.standard_normal((67, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    wild = x.copy()
+    wild[3, 0], wild[7, -1], wild[-1] = np.inf, np.nan, 0
+
+    def step(x: Any, wild: Any, w: Any) -> Any:
+        y = (x @ w).sigmoid()
+        return y, wild @ w, x.T.contiguous().T @ w, *tg.autograd.grad((y * y).sum(), [x, w])
+
+    with Checked(CPUS, tuning=Tuning(few_components=64), slack=20) as checked:
+        found = tg.trace(step)(*(tg.tensor(z, requires_grad=z is not wild) for z in (x, wild, w)))
+    assert checked.count
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(found[1].detach().numpy(), wild @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_many_points_by_a_small_matrix_are_no_tiles() -> None:
+    def of(shape: tuple[int, int], other: tuple[int, int]) -> str:
+        x, w = (placeholder(Aval(s, np.dtype("float32")), "x") for s in (shape, other))
+        return compile_graph(Graph.capture([x, w], [x @ w]), WIDE).source
+
+    assert "tiles" not in of((5000, 3), (3, 3))
+    assert "__builtin_shufflevector" in of((5000, 3), (3, 3))
+    assert "tiles" in of((5000, 3), (3, 30))
