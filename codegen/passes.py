@@ -70,7 +70,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
         ("products", lambda graph, target: products(graph, shared())),          # with a matrix in common, as one
         ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
-        ("few_terms", lambda graph, target: graph if any_vary() else few_terms(graph, target)),     # of rows of few numbers by small matrices
+        ("few_terms", lambda graph, target: graph if any_vary() else few_terms(graph, target)),   # of rows of few by small matrices
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left
