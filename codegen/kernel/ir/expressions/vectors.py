@@ -186,7 +186,7 @@ class _EndToEnd(Made):
 
     def c(self, p: Printer) -> tuple[str, int]:
         which = [divmod(lane, self.lanes) for lane in self.chosen]             # (part, lane of it)
-        if p.clang:
+        if p.clang and len(self.parts) > 2:                                    # (of two clang makes one instruction anyway)
             return self._by_twos(p, which), ATOM
         pieces, left = [], which
         while left:
