@@ -16,9 +16,9 @@ from tracegrad.codegen.graph.bit_widths import halves
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier.transforms import in_kernels
 from tracegrad.codegen.graph.pooling import pooling
-from tracegrad.codegen.graph.reductions import canonical, stacked_terms
+from tracegrad.codegen.graph.reductions import canonical, few_terms, stacked_terms
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.index.varying import derived, sizes_that_vary
+from tracegrad.codegen.kernel.index.varying import any_vary, derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.arguments.generic import Folder
@@ -70,6 +70,7 @@ def passes() -> list[tuple[str, Pass]]:
         ("paddings", lambda graph, target: paddings(graph, limits())),          # sums of many: concatenations of what is summed
         ("products", lambda graph, target: products(graph, shared())),          # with a matrix in common, as one
         ("stacks", lambda graph, target: stacked_terms(graph)),      # products of stacked numbers with a vector, as sums
+        ("few_terms", lambda graph, target: graph if any_vary() else few_terms(graph, target)),   # of rows of few by small matrices
         ("attention", attention),                                    # in tiles, or as products and a softmax
         ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
         ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left

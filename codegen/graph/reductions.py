@@ -308,6 +308,37 @@ def stacked_terms(graph: Graph) -> Graph:
     return replaced(graph, found.__contains__, made)
 
 
+def few_terms(graph: Graph, target: Target) -> Graph:
+    """The graph in which products of many rows of few numbers with a small matrix are sums of terms: points that are turned, colours.
+
+    Tiles of so few columns leave most lanes empty. As sums each lane is a row, what lies in turn is read and written as whole vectors, and
+    what is computed before and behind is fused. (300,000 points by a 3 x 3 matrix: 0.35 of the time.)
+    """
+    found = {node for node in graph if node.fn.name == "matmul" and _of_few(node)} if target.traits.vectors else None
+    if not found:
+        return graph
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if node not in found:
+            return node if operands == node.operands else rebind(node, operands)
+        with at(node.loc):
+            x, y = operands
+            last, total = len(node.shape) - 1, None
+            for k in range(x.shape[-1]):
+                term = op("mul", *(op("expand", narrow(z, d, k, 1), shape=node.shape) for z, d in ((x, last), (y, last - 1))))
+                total = term if total is None else op("add", total, term)
+            assert total is not None
+            return total
+
+    return graph.rebuilt(replace)
+
+
+def _of_few(product: Node) -> bool:
+    x, y = product.operands
+    few = 0 < x.shape[-1] <= tuning().components and 0 < y.shape[-1] <= tuning().components
+    return few and x.dtype == product.dtype and x.dtype in (np.float32, np.float64) and x.shape[-2] >= tuning().few_components
+
+
 def _suits(product: Node) -> bool:
     x, y = product.operands
     columns = _moves(x)[-1]

@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Zip,
     whole,
 )
+from tracegrad.codegen.kernel.ir.vectors import turns
 from tracegrad.codegen.kernel.lanes import Vectors, is_name
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.errors import CompilerBug
@@ -150,7 +151,8 @@ class Elements(Vectors):
         half = is_half(dtype)
         if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_groups(flat, 2, pointer.size):
             return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
-        if uniform and stride in (3, 4) and w.target.traits.vectors and not written and not half and _in_groups(flat, stride, pointer.size):
+        apart = 3 <= (stride or 0) <= turns(w.target)
+        if uniform and stride and apart and not written and not half and _in_groups(flat, stride, pointer.size):
             parts = self.groups(node, pointer, flat, stride, memory, condition)
             chosen: Expression = StridedLoad(parts, flat.constant % stride)
             if dtype.kind == "b":

@@ -16,6 +16,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
     Convert,
     Expression,
     Held,
+    Interleaved,
     Load,
     Op,
     Select,
@@ -35,6 +36,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     declared_in,
     statements_in,
 )
+from tracegrad.codegen.kernel.ir.vectors import turns
 from tracegrad.codegen.kernel.text.markup import marked, names_in
 from tracegrad.codegen.kernel.text.names import means_something, possible
 from tracegrad.codegen.kernel.writer import Writer
@@ -45,6 +47,7 @@ ROUNDING: dict[DType, str] = {float16: "tg_to_half", bfloat16: "tg_to_bfloat"}  
 
 def finish(w: Writer) -> None:
     """All of it, in that order."""
+    _write_in_turn(w)
     _sweep(w)
     name_own(w)
     round_once(w)
@@ -88,6 +91,50 @@ def side_by_side(items: list[Any], starts: Sequence[int]) -> None:
              for var in getattr(x.at if type(x) is Access else x, "vars", ())} for part in parts]
     if not any(own[j] & read[k] for j in range(len(parts)) for k in range(len(parts)) if j != k):
         items[starts[0]:] = chain.from_iterable(zip(*parts, strict=True))
+
+
+def _write_in_turn(w: Writer) -> None:
+    """Vectors that are written in turn, one element of each, become vectors of what lies side by side: colours, coordinates.
+
+    A store of each lane is an instruction, and a vector of some of several takes one for each of them after the first.
+    """
+    most = turns(w.target)
+    blocks = [w.blocks[0]]
+    for block in blocks:
+        blocks += [item for item in block.items if isinstance(item, Block)]
+        alike: dict[Any, list[int]] = {}
+        for k, s in enumerate(block.items):
+            if isinstance(s, Store) and 1 < s.stride <= most and isinstance(s.access.memory, Buffer) and s.access.at is not None:
+                key = s.access.memory, s.stride, s.access.lanes, (s.access.at - s.access.at.constant).key, s.value.type
+                alike.setdefault(key, []).append(k)
+        found = {places[-1]: (places, made) for places in alike.values() if (made := _in_turn(block.items, places))}
+        gone = {k for places, _ in found.values() for k in places}
+        block.items = [x for k, item in enumerate(block.items) for x in ((found[k][1] if k in found else ()) if k in gone else (item,))]
+
+
+def _in_turn(items: Sequence[Any], places: Sequence[int]) -> list[Store]:
+    """What writes as the stores at `places` do, if they are all of what lies side by side, and nothing else happens there meanwhile."""
+    stores: list[Any] = sorted((items[k] for k in places), key=lambda s: s.access.at.constant)
+    first, n = stores[0].access, stores[0].stride
+    between = [s for s in items[places[0]:places[-1]] if s not in stores]
+    if [s.access.at.constant - first.at.constant for s in stores] != list(range(n)):
+        return []
+    if any(not isinstance(s, (Declare, Store)) or _reads(s, first.memory) for s in between):
+        return []
+    values = tuple([s.value for s in stores])
+    return [Store(Access(first.memory, first.at, first.lanes, first.lane, first.guards, n, skip), Interleaved(values, skip), stores[0].node)
+            for skip in range(0, n * first.lanes, first.lanes)]
+
+
+def _reads(s: Statement, memory: Buffer) -> bool:
+    """Whether a statement reads what lies there."""
+    todo = [part for part in s.parts if isinstance(part, Expression)]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Load) and x.access.memory is memory:
+            return True
+        todo += x.operands
+    return False
 
 
 def name_own(w: Writer) -> None:

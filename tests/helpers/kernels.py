@@ -39,7 +39,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     few_bytes=[0, 64], components=[0, 2, 4, 4, 9], few_components=[0, 0, 100, 4096], unrolled=[1, 3, 16],
     long_row=[16, 100, 8192], row_chunk=[8, 4096], row_chunks=[1, 2], small_columns=[1, 64, 1 << 14],
     item=[1, 16, 100, 4096], most_items=[8, 64, 1 << 16], costly=[1, 12, 1000], private_bytes=[64, 64 << 10], fetch_bytes=[1, 1 << 20],
-    side_by_side=[1, 64],
+    side_by_side=[1, 64], turns=[1, 3, 8],
     line_bytes=[16, 64], group=[1, 8, 256], short_row=[2, 4, 32], owners=[1, 4, 64], column_chunk=[2, 64], tiled=[1, 1, 1 << 14],
     wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], arg_short=[0, 8, 32], arg_rows=[2, 5, 16],
     scan_chunk=[2, 16, 2048], scan_chunks=[2, 7, 1024], select_chunk=[4, 2048],

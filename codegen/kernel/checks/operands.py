@@ -91,7 +91,7 @@ class Operands(Races):
 
     def stored(self, s: Store) -> None:
         access, value, memory = s.access, s.value, s.access.memory
-        lanes = access.lanes * access.each * (memory.lanes if isinstance(memory, Array) else 1)
+        lanes = access.count * (memory.lanes if isinstance(memory, Array) else 1)
         if value.lanes not in (1, lanes):
             raise self.fail(f"{value.lanes} lanes are stored as {lanes}")
         if value.lanes > 1:

@@ -87,7 +87,7 @@ class Printer:
         memory, name, at = access.memory, self.name(access.memory), access.at
         if at is None:
             return self.behind(name, "")
-        at = self.given(at) + access.skip
+        at = self.given(at) + (access.skip or 0)
         if isinstance(memory, Array) and memory.row:
             name, at = self.row(name, self.index((at // memory.row).opened()), memory.row), at % memory.row
         at = at.opened()

@@ -176,7 +176,7 @@ class Store(_Into):
         self.access, self.value, self.node, self.stride = access, value, node, stride
 
     def c(self, p: Printer) -> str:
-        access, memory, value, lanes = self.access, self.access.memory, p.top(self.value), self.access.lanes * self.access.each
+        access, memory, value, lanes = self.access, self.access.memory, p.top(self.value), self.access.count
         if self.stride != 1:
             return f"{used(f'STORE_STRIDED{lanes}')}({p.address(access)}, {p.whole(self.stride)}, {value});"
         half = isinstance(memory, Buffer) and is_half(memory.dtype)
@@ -193,7 +193,7 @@ class Store(_Into):
         return f"{used(p.reached(memory), f'{memory.type}{lanes}')}, {p.address(access)}) = {value};"
 
     def python(self, f: Python) -> None:
-        access, memory, dtype, lanes = self.access, self.access.memory, self.access.held, self.access.lanes * self.access.each
+        access, memory, dtype, lanes = self.access, self.access.memory, self.access.held, self.access.count
         half = isinstance(memory, Buffer) and is_half(memory.dtype)
         value = self.value.python(f) if half and self.stride == 1 else None          # in the order of C
         if isinstance(memory, Array) and memory.lanes > 1 and lanes in (1, memory.lanes):

@@ -14,6 +14,7 @@ import numpy as np
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL, float32, is_half
 from tracegrad.support.plan import Target
+from tracegrad.support.tuning import tuning
 
 WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
@@ -36,6 +37,15 @@ def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def lanes(dtype: np.dtype[Any], target: Target) -> int:
     """How many elements of `dtype` one vector register holds (OpenCL has no vectors over 16)."""
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
+
+
+def turns(target: Target) -> int:
+    """Of how many vectors, at most, elements that lie in turn are put together or taken apart: each takes an instruction with AVX-512, and
+    a few elsewhere. 1: of none, where there are no vectors.
+    """
+    if not target.traits.vectors:
+        return 1
+    return tuning().turns if target.simd_bytes >= 64 else min(4, tuning().turns)
 
 
 ACCESS = {"LOAD": "p", "LOCAL": "p", "STORE": "p, v"}

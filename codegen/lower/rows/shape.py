@@ -9,6 +9,7 @@ from math import prod
 from tracegrad.codegen.kernel.index.guards import Reads
 from tracegrad.codegen.kernel.index.index import Index, Var
 from tracegrad.codegen.kernel.index.peeling import breakpoints, peeled, scattered
+from tracegrad.codegen.kernel.ir.vectors import turns
 from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, is_reduction, small_reduction
@@ -111,6 +112,9 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
     row, col = Var("row", group.size // n), Var("col", n)
     if not scattered(reads(group, context, row.index * n + col.index).guards, col, n):
         return shape
+    in_turn = isinstance(group.kind, Flat) and len(shape.cols) == 1 and n <= turns(context.target)
+    if in_turn and group.statements * n <= tuning().max_statements and not any(is_half(s.dtype) for s in group.roots):
+        return _side_by_side_rows(group, context, n, 1)
     if n == shape.cols[-1]:
         return replace(shape, cols=(*shape.cols[:-1], 1), parts=n)
     rows = group.size // n

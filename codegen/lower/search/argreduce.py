@@ -28,7 +28,7 @@ from tracegrad.codegen.kernel.ir.expressions import (
 )
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, clipped, rest
-from tracegrad.codegen.kernel.ir.vectors import bit_floor
+from tracegrad.codegen.kernel.ir.vectors import bit_floor, turns
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows.shape import vector_width
 from tracegrad.codegen.lower.search.keys import key, key_dtype, number_of, plain, same
@@ -198,13 +198,20 @@ def _search_side_by_side(group: Group, context: Context) -> Kernel:
         start = value(constant(0))
         best = w.declare("best", _preferred(o, start) if ev.width > 1 else start, node)
         at = w.declare("at", same(0, key_dtype(x), ev.width), node)
-        if n > 1:
+
+        def look(i: Index) -> None:
+            here, number = value(i), number_of(w.at(i), x.dtype)
+            if ev.width > 1:
+                _keep_highest(o, w.declare("key", _preferred(o, here), node), best, at, Splat(number, ev.width))
+            else:
+                _keep_better(o, better(node, here, best), here, best, at, number)
+
+        if inner == 1 and n <= turns(w.target):              # what lies in turn is read together
+            for k in range(1, n):
+                look(constant(k))
+        elif n > 1:
             with o.loop("i", n, 1) as i:
-                here, number = value(i), number_of(w.at(i), x.dtype)
-                if ev.width > 1:
-                    _keep_highest(o, w.declare("key", _preferred(o, here), node), best, at, Splat(number, ev.width))
-                else:
-                    _keep_better(o, better(node, here, best), here, best, at, number)
+                look(i)
         result = at if at.dtype == int64 or ev.width == 1 else Convert(at, int64)
         ev.store(context.output(group, node), node, row * inner + column, result)
 

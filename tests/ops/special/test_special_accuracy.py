@@ -6,6 +6,7 @@ polynomials are exact fractions.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -19,7 +20,11 @@ from scipy import special
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.ops.special.test_special import _ulps
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.graph.ir import Aval, Graph
+from tracegrad.graph.primitive import placeholder
 from tracegrad.runtime.device import Device
+from tracegrad.support.plan import Target
 
 RNG = np.random.default_rng(11)
 
@@ -230,3 +235,11 @@ def test_degrees_of_polynomials(run: Any, on_numpy: Any) -> None:
         np.testing.assert_allclose(run(lambda z: getattr(tg.special, kind)(z, degree))(z).numpy(), scipys(degree, z.numpy()), rtol=1e-5)  # noqa: B023
     with pytest.raises(tg.ArgumentError, match="n must be an integer where"):
         tg.special.legendre_polynomial_p(z, tg.tensor([1, 2]))
+
+
+def test_kernels_call_no_lgamma_lane_by_lane() -> None:
+    """The driver's is one of single numbers: in vectors it was called for each lane."""
+    x = placeholder(Aval((4096,), np.dtype("float32")), "x")
+    for fn in (tg.lgamma, lambda x: tg.igamma(x, x)):
+        text = compile_graph(Graph.capture([x], [fn(x)]), Target(simd_bytes=64)).source
+        assert not re.search(r"(?<!_)lgamma\(", text)

@@ -18,6 +18,7 @@ from tracegrad.graph.families import Float
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint", "fabs", "pow", "lgamma", "erf", "erfc")
 INF, NAN = float("inf"), float("nan")
 PAIR_FORMULAS: dict[str, Callable[..., Any]] = {}         # by builtin: it of pairs of floats (ops/special/double_float.py)
+DOUBLE_FORMULAS: dict[str, Callable[..., Any]] = {}       # by builtin: it of float64 in vectors, for those that drivers call lane by lane
 
 
 def _vectorized(fn: Any) -> Any:
@@ -38,6 +39,15 @@ def of_pairs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: the function is what the builtin `name` is where the device has no float64."""
     def attach(formula: Callable[..., Any]) -> Callable[..., Any]:
         PAIR_FORMULAS[name] = formula
+        return formula
+
+    return attach
+
+
+def of_doubles(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function is what the builtin `name` is in a kernel, where the device has float64."""
+    def attach(formula: Callable[..., Any]) -> Callable[..., Any]:
+        DOUBLE_FORMULAS[name] = formula
         return formula
 
     return attach
@@ -113,8 +123,10 @@ class _C:
             k: Any = self.number("(T)(i + 1)")
             return [self.where(k <= iterations, new, old) for new, old in zip(body(k, *state), state, strict=True)]
 
-        self.line(f"int most = $most({iterations.name});")
-        return self.repeat("i < most", state, iteration)
+        self.count += 1
+        most = f"most{self.count}"
+        self.line(f"int {most} = $most({iterations.name});")
+        return self.repeat(f"i < {most}", state, iteration)
 
     def over(self, y: Any, k: Any) -> Any:
         """y / k for the k of `times`."""
@@ -134,7 +146,12 @@ class _C:
 
 
 def _function(name: str) -> Any:
-    return lambda self, *x: self.let(f"{name}({', '.join(map(self.text, x))})")
+    def call(self: _C, *x: Any) -> _Value:
+        written = DOUBLE_FORMULAS.get(name)
+        found: _Value = self.let(f"{name}({', '.join(map(self.text, x))})") if written is None else written(self, *x)
+        return found
+
+    return call
 
 
 for _name in FUNCTIONS:

@@ -43,14 +43,25 @@ from tracegrad.codegen.kernel.ir.expressions.base import (
 from tracegrad.codegen.kernel.ir.expressions.memory import Access, Array, Buffer
 from tracegrad.codegen.kernel.ir.expressions.reads import Address, Load, Pointer, element, place
 from tracegrad.codegen.kernel.ir.expressions.terms import COMPARISONS
-from tracegrad.codegen.kernel.ir.expressions.vectors import Joined, Lanes, Splat, Spread, Steps, StridedLoad, Transposed, Vector, Zip
+from tracegrad.codegen.kernel.ir.expressions.vectors import (
+    Interleaved,
+    Joined,
+    Lanes,
+    Splat,
+    Spread,
+    Steps,
+    StridedLoad,
+    Transposed,
+    Vector,
+    Zip,
+)
 from tracegrad.support.dtypes import DType
 
 __all__ = [
-    "COMPARISONS", "Access", "Address", "Array", "At", "Bits", "Buffer", "Call", "Cast", "Convert", "Expression", "Held", "Infix", "Joined",
-    "Lanes", "Limit", "Literal", "Load", "Local", "Made", "Named", "Number", "Op", "Operand", "Parameter", "Part", "Parts", "Pointer",
-    "Position", "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol", "Transposed", "Vector", "Zeros", "Zip",
-    "combined", "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
+    "COMPARISONS", "Access", "Address", "Array", "At", "Bits", "Buffer", "Call", "Cast", "Convert", "Expression", "Held", "Infix",
+    "Interleaved", "Joined", "Lanes", "Limit", "Literal", "Load", "Local", "Made", "Named", "Number", "Op", "Operand", "Parameter",
+    "Part", "Parts", "Pointer", "Position", "Prefix", "Select", "Spelling", "Splat", "Spread", "Steps", "StridedLoad", "Symbol",
+    "Transposed", "Vector", "Zeros", "Zip", "combined", "element", "is_zero", "nodes", "place", "types_of", "value", "whole",
 ]
 
 Parameter = Buffer | Number

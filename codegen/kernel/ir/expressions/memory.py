@@ -79,10 +79,15 @@ class Access:
 
     def __init__(
         self, memory: Buffer | Array | Pointer, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
-        each: int = 1, skip: int = 0, place: Expression | None = None, whole: bool = False,
+        each: int = 1, skip: int | None = None, place: Expression | None = None, whole: bool = False,
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
         self.skip, self.place, self.whole = skip, place, whole
+
+    @property
+    def count(self) -> int:
+        """How many elements a vector has."""
+        return self.lanes * (self.each if self.skip is None else 1)
 
     @property
     def aligned(self) -> bool:

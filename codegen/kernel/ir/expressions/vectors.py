@@ -180,24 +180,38 @@ class _EndToEnd(Made):
         return self.first, self.parts
 
     @property
-    def chosen(self) -> range:
+    def chosen(self) -> Sequence[int]:
         """Which lanes of all these."""
         raise NotImplementedError
 
     def c(self, p: Printer) -> tuple[str, int]:
-        pieces = []
-        for k, part in enumerate(self.parts):
-            left = [LANES[lane % self.lanes] for lane in self.chosen if lane // self.lanes == k]
-            for n in (8, 4, 2, 1):                           # what a vector of a vector's lanes may have
-                while len(left) >= n:
-                    pieces.append(f"{p.atom(part)}.s{''.join(left[:n])}")
-                    left = left[n:]
+        which = [divmod(lane, self.lanes) for lane in self.chosen]             # (part, lane of it)
+        if p.clang and len(self.parts) > 2:                                    # (of two clang makes one instruction anyway)
+            return self._by_twos(p, which), ATOM
+        pieces, left = [], which
+        while left:
+            k = left[0][0]
+            run = next((i for i, (part, _) in enumerate(left) if part != k), len(left))
+            n = next(n for n in (16, 8, 4, 2, 1) if n <= run)                  # what a vector of a vector's lanes may have
+            pieces.append(f"{p.atom(self.parts[k])}.s{''.join(LANES[lane] for _, lane in left[:n])}")
+            left = left[n:]
         return f"({self.type})({', '.join(pieces)})", ATOM
+
+    def _by_twos(self, p: Printer, which: list[tuple[int, int]]) -> str:
+        """Two vectors at a time: an instruction each with AVX-512. (Clang makes more of a vector that is written lane by lane.)"""
+        wanted = sorted({part for part, _ in which})
+        text, there = p.top(self.parts[wanted[0]]), {i: lane for i, (part, lane) in enumerate(which) if part == wanted[0]}
+        for k in wanted[1:] or wanted:
+            there |= {i: self.lanes + lane for i, (part, lane) in enumerate(which) if part == k and i not in there}
+            lanes = ", ".join([str(there.get(i, -1)) for i in range(self.lanes)])
+            text = f"__builtin_shufflevector({text}, {p.top(self.parts[k])}, {lanes})"
+            there = {i: i for i in there}
+        return text
 
     def python(self, v: Python) -> Term:
         terms, at = [part.python(v) for part in self.parts], self.chosen
-        code = f"np.concatenate([{', '.join([t.code for t in terms])}])[{at.start}:{at.stop}:{at.step}]"
-        return Term(code, terms[0].dtype, self.lanes)
+        which = f"{at.start}:{at.stop}:{at.step}" if isinstance(at, range) else str(list(at))
+        return Term(f"np.concatenate([{', '.join([t.code for t in terms])}])[{which}]", terms[0].dtype, self.lanes)
 
     def misfit(self) -> str:
         types = list(dict.fromkeys(part.type for part in self.parts))
@@ -212,6 +226,17 @@ class StridedLoad(_EndToEnd):
     @property
     def chosen(self) -> range:
         return range(self.first, self.lanes * len(self.parts), len(self.parts))
+
+
+class Interleaved(_EndToEnd):
+    """The lanes of several vectors in turn, as many as one has, from the `first` on: what `StridedLoad` takes apart."""
+
+    __slots__ = ()
+
+    @property
+    def chosen(self) -> list[int]:
+        n = len(self.parts)
+        return [at % n * self.lanes + at // n for at in range(self.first, self.first + self.lanes)]
 
 
 class Transposed(_EndToEnd):
