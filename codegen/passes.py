@@ -20,7 +20,7 @@ from tracegrad.codegen.graph.reductions import canonical, few_terms, stacked_ter
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index.varying import any_vary, derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.lowering_table import LOWERINGS
 from tracegrad.codegen.plan.arguments.generic import Folder
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
@@ -28,10 +28,10 @@ from tracegrad.codegen.plan.equal_launches import side_by_side
 from tracegrad.codegen.plan.lowering_cache import lower_all
 from tracegrad.codegen.plan.overlap import overlapped
 from tracegrad.codegen.schedule.donation import arrange, separate
-from tracegrad.codegen.schedule.early_parts import cut
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
+from tracegrad.codegen.schedule.overlapped_messages import cut
 from tracegrad.codegen.tile.instructions import TABLE as MATRIX_INSTRUCTIONS
 from tracegrad.codegen.tile.instructions import candidates
 from tracegrad.config import config

@@ -12,7 +12,7 @@ import pyopencl as cl
 
 from tracegrad.errors import ArgumentError
 from tracegrad.runtime.buffer import Buffer
-from tracegrad.runtime.programs.program import Kernels
+from tracegrad.runtime.programs.build import Kernels
 from tracegrad.support.plan import HostStep, Iteration, Launch, Loop, Offset, Plan, Scalar, Step
 
 ArgumentSlot = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index

@@ -17,7 +17,7 @@ from tracegrad.runtime.device import Device, devices, find
 from tracegrad.runtime.disk import cache_folder
 from tracegrad.runtime.drivers.icd import SYSTEM_VENDORS, VARIABLES, intel_library, nvidia_library, platforms, system_icds
 from tracegrad.runtime.drivers.trial import RUNS, contenders, faster, scores
-from tracegrad.runtime.programs.program import build
+from tracegrad.runtime.programs.build import build
 
 _PROBE = "__kernel void probe(__global float *x) { x[get_global_id(0)] = 1.0f; }\n"
 _SWITCHES = ("TRACEGRAD_DEVICE", "POCL_DEVICES", "RUSTICL_ENABLE", *VARIABLES)

@@ -29,7 +29,7 @@ from tracegrad.runtime.bindings import ArgumentSlot, BoundLoop, ScalarBinding, b
 from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark, verify
-from tracegrad.runtime.programs.program import Kernels, kernels
+from tracegrad.runtime.programs.build import Kernels, kernels
 from tracegrad.runtime.programs.short_run import Run as RunOfValues
 from tracegrad.runtime.programs.short_run import is_short, parts_of, short_run
 from tracegrad.runtime.staging import Arrival, write_over

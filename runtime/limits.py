@@ -18,7 +18,7 @@ import pyopencl as cl
 from tracegrad.errors import DeviceError
 from tracegrad.runtime.buffer import empty, upload
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.programs.program import build
+from tracegrad.runtime.programs.build import build
 from tracegrad.support.cache import listed
 
 _FLOATS = 16 << 20              # elements of each array: 64 MiB of float32

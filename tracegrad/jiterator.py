@@ -14,7 +14,7 @@ from math import e, inf, log, nan, pi
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import broadcast_shapes
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import promote

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import LINALG, PUBLIC
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

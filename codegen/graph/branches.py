@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.primitive import bind, placeholder
 from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives.movement import expand, reshape

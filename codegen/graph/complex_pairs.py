@@ -13,10 +13,10 @@ import numpy as np
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
-from tracegrad.graph.families import not_taken
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Node
-from tracegrad.graph.leaves import Shared, host_step, laid_out
+from tracegrad.graph.leaf_operations import Shared, host_step, laid_out
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import not_taken
 from tracegrad.graph.primitive import Primitive, bind, const, data, placeholder
 from tracegrad.ops.primitives.movement import narrow, reshape
 from tracegrad.support import dtypes

@@ -25,9 +25,9 @@ import numpy as np
 
 from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at, op, uses
-from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.operation import Operation
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
 from tracegrad.graph.substitution import rebound, replaced
 from tracegrad.ops.primitives.movement import narrow, pad

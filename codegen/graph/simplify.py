@@ -16,8 +16,8 @@ import numpy as np
 from tracegrad.codegen.graph.bit_widths import short_index
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import CompilerBug, ShapeError
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Graph, Node
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.primitive import bind, cast, const
 from tracegrad.passes.constants import constant_of, exactly
 from tracegrad.support import dtypes

@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.graph.substitution import replaced
 from tracegrad.ops.linalg import eigen, factorizations, inverses, matrix_exponential

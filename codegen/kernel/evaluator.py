@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.elements import Condition, Elements, Storage
-from tracegrad.codegen.kernel.finish import ROUNDING
 from tracegrad.codegen.kernel.index.facts import DIVIDES, MAY_WRAP, NARROW_ANGLE, NEVER_POSITIVE, operand_index
 from tracegrad.codegen.kernel.index.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index.index import Index, Var, ravel, strides, unravel
@@ -45,6 +44,7 @@ from tracegrad.codegen.kernel.ir.spelling import spelling
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.kernel.lanes import is_name
+from tracegrad.codegen.kernel.statement_passes import ROUNDING
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Node

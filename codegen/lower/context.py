@@ -13,10 +13,10 @@ from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.finish import finish
 from tracegrad.codegen.kernel.index.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, LoweredLoop, RuntimeScalar
 from tracegrad.codegen.kernel.ir.vectors import index_type
+from tracegrad.codegen.kernel.statement_passes import finish
 from tracegrad.codegen.kernel.text.names import entry_of
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources

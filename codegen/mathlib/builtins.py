@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import Elementwise
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import DType, bfloat16, float16

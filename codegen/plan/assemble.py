@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.arguments.generic import Folder, Template, generic
 from tracegrad.codegen.plan.arguments.parameterize import share
-from tracegrad.codegen.plan.memory import assign
+from tracegrad.codegen.plan.memory_plan import assign
 from tracegrad.codegen.plan.register_temporaries import in_registers
 from tracegrad.codegen.plan.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip

@@ -32,8 +32,8 @@ from tracegrad.codegen.schedule.grouping import (
     kind_of,
     strip,
 )
+from tracegrad.codegen.schedule.inlined_reads import ONLY_HERE, Paths, Reading, joined
 from tracegrad.codegen.schedule.order import in_order, reading
-from tracegrad.codegen.schedule.reading import ONLY_HERE, Paths, Reading, joined
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.graph.ir import Graph, Node
 from tracegrad.support.plan import Plain, Target

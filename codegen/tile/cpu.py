@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
 from tracegrad.codegen.tile.registers import Places, added, held, joined, offsets_of, read, rest, rows_of, start_of
-from tracegrad.codegen.tile.stored import Piece, Stored
+from tracegrad.codegen.tile.stores_cpu import Piece, Stored
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
 

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
-from tracegrad.codegen.lowerings import LOWERINGS, lowering
+from tracegrad.codegen.lowering_table import LOWERINGS, lowering
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.schedule.grouping import (
     Accepted,

@@ -9,7 +9,7 @@ import pytest
 
 from tracegrad.codegen import passes
 from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.memory import assign
+from tracegrad.codegen.plan.memory_plan import assign
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder

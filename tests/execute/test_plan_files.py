@@ -22,7 +22,7 @@ from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import plan_files
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.program import Program
-from tracegrad.graph.families import Elementwise
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import namer
 from tracegrad.support.plan import HostStep, Target

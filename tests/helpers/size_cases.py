@@ -21,7 +21,7 @@ import tracegrad as tg
 from tests.ops.test_registry import OPS
 from tests.random_programs.random_programs import fit
 from tracegrad.execute.devices import NUMPY
-from tracegrad.graph.families import Elementwise
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.nn import functional as F
 from tracegrad.support.dtypes import dtype_kind
 

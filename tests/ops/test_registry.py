@@ -9,9 +9,9 @@ import pytest
 
 from tests.helpers.nodes import check_gradient, evaluate
 from tracegrad import ops  # noqa: F401 - fills the registry
-from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, topological
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY, bind, const, placeholder
 from tracegrad.graph.substitution import substituted
 from tracegrad.numpy_backend.interpreter import interpret

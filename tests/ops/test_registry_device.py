@@ -12,8 +12,8 @@ from tests.helpers.values import plain
 from tests.ops.test_registry import EDGES, OPS, accepts, cases, operands
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.errors import NoDriverError
-from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.primitives import movement as mv

@@ -52,7 +52,7 @@ def test_the_op_that_contributing_shows_is_one(tmp_path):
     (block,) = BLOCK.findall(page)
     (name,) = re.findall(r'name, domain = "(\w+)"', block[0])
     plugin = tmp_path / "contributed.py"
-    plugin.write_text(f"import numpy as np\nfrom tracegrad.graph.families import Float\n\n{block[0]}")
+    plugin.write_text(f"import numpy as np\nfrom tracegrad.graph.operation_families import Float\n\n{block[0]}")
     tests = [f"tests/ops/test_{kind}.py" for kind in ("registry", "registry_device")]
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", "-p", "contributed", "-k", name, *tests], cwd=ROOT,
                           env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, capture_output=True, text=True, check=False)

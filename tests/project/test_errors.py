@@ -16,7 +16,7 @@ import tracegrad as tg
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.nn import functional as F
 from tracegrad.runtime import device as runtime_device
-from tracegrad.runtime.programs import program as runtime_program
+from tracegrad.runtime.programs import build as runtime_program
 
 HUGE = 1 << 42                    # elements: more than any buffer
 

@@ -145,8 +145,8 @@ def test_each_guard_turns_recall_off(field, monkeypatch):
 def test_nobody_reads_the_guards_one_by_one_to_decide_on_recall():
     """Where calls, views, values, backwards and steps are recalled, `plain` (of nodes: `symbolic`) is all that is asked."""
     own = {"graph/cached_calls": {"hidden"}}                        # what `detach` has to be applied to
-    for name in ("execute/eager_executor", "tensors/cached_views", "tensors/held_parts", "autograd/backward_cache", "autograd/history_key",
-                 "execute/program", "graph/cached_calls", "optim/update"):
+    for name in ("execute/eager_executor", "tensors/cached_views", "tensors/numpy_subscripts", "autograd/backward_cache",
+                 "autograd/history_key", "execute/program", "graph/cached_calls", "optim/update"):
         tree = ast.parse((ROOT / "tracegrad" / f"{name}.py").read_text())
         read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "state"
                 and isinstance(n.ctx, ast.Load)}

@@ -28,7 +28,7 @@ from tests.helpers import corpus
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
-from tracegrad.codegen.kernel import finish
+from tracegrad.codegen.kernel import statement_passes as finish
 from tracegrad.codegen.kernel.ir.statements import Block, declared_in
 from tracegrad.codegen.kernel.text.markup import beside
 from tracegrad.codegen.kernel.text.names import means_something, possible, spelled
@@ -38,7 +38,7 @@ from tracegrad.errors import ArgumentError, printable
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.printing import identifier, namer, to_dot, to_text
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.programs.program import build
+from tracegrad.runtime.programs.build import build
 from tracegrad.support.plan import Target
 
 WORDS = (Path(__file__).parent / "opencl_words.txt").read_text(encoding="utf-8").split()

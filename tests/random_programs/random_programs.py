@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import tracegrad as tg
 from tests.ops.test_registry import OPS, cases
-from tracegrad.graph.families import Elementwise
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.nn import functional as F
 
 SETS = 2                                # sets of inputs that a program is valid for

@@ -18,7 +18,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.runtime.test_kernel_cache import replace, several
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
-from tracegrad.runtime.programs import build_worker, builders, packing, program
+from tracegrad.runtime.programs import build, build_worker, builders, packing
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,12 +27,12 @@ PROGRAM = """
     import os, sys, time
     import numpy as np
     import tracegrad as tg
-    from tracegrad.runtime.programs import builders, program
+    from tracegrad.runtime.programs import builders, build
     from tracegrad.runtime.programs.builders import Builder, builders as others
 
     tg.config.eager = False
     builders.LENGTH, builders.START, builders.PACK, builders.OPERATIONS = 500, 0, 1500, 10
-    program.LENGTH, program.START, program.OPERATIONS = 500, 0, 10
+    build.LENGTH, build.START, build.OPERATIONS = 500, 0, 10
     {before}
     asked, waited = [], []
     ask, wait = Builder.ask, Builder.wait
@@ -79,7 +79,7 @@ def run(tmp_path, before="pass", **more):
 @pytest.fixture
 def on_one_at_a_time():
     device = tg.device()
-    if device.kind == "numpy" or not program._one_at_a_time(device.cl_device) or builders.os.name != "posix":
+    if device.kind == "numpy" or not build._one_at_a_time(device.cl_device) or builders.os.name != "posix":
         pytest.skip("a driver that compiles for several threads at once")
 
 
@@ -133,11 +133,11 @@ class TestProcesses:
             pytest.skip("PoCL's")
         context = cl.Context([device])
         functions = several(6)
-        texts = [packing.text_of(half, program._called, True) for half in (functions[:3], functions[3:])]
+        texts = [packing.text_of(half, build._called, True) for half in (functions[:3], functions[3:])]
         programs = []
         for text in texts:
             part = next(iter(packing.parts_of(text).values()))
-            sizes = packing.taken(next(f for f in functions if program._called(f.key) in text), part)
+            sizes = packing.taken(next(f for f in functions if build._called(f.key) in text), part)
             programs.append(((text, ["-w"]), [(part.name, sizes, (n,), (1,)) for n in (3, 70_000)]))
         (tmp_path / "1 1").touch()                         # another has begun with it
         build_worker.work(context, device, programs, 1, tmp_path)
@@ -155,9 +155,9 @@ class TestProcesses:
         assert [p.name for p in tmp_path.iterdir()] == ["binary 1"]
         build_worker.work(context, device, programs, 0, tmp_path, build_worker.built(context, device, *programs[0][0]))
         assert [p.name for p in tmp_path.iterdir()] == ["binary 1"]
-        made = program._of_binary(tg.device(), device, (tmp_path / "binary 1").read_bytes())
+        made = build._of_binary(tg.device(), device, (tmp_path / "binary 1").read_bytes())
         assert made.kernel_names == "k1"
-        assert program._of_binary(tg.device(), device, b"nothing") is None
+        assert build._of_binary(tg.device(), device, b"nothing") is None
 
 
 class Other:

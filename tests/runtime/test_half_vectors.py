@@ -10,7 +10,7 @@ import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad.nn import functional as F
 from tracegrad.runtime.drivers.pocl_halves import any_address
-from tracegrad.runtime.programs.program import _build, _given
+from tracegrad.runtime.programs.build import _build, _given
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy", reason="no kernels")
 

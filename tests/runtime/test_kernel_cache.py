@@ -1,4 +1,4 @@
-"""Kernels that are remembered one by one (runtime/programs/program.py): what a driver gets, and what it gets once."""
+"""Kernels that are remembered one by one (runtime/programs/build.py): what a driver gets, and what it gets once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracegrad.execute.devices import upload
 from tracegrad.runtime.drivers import intel_cpu, pocl_header
 from tracegrad.runtime.drivers.pocl_cpu import is_pocl
 from tracegrad.runtime.launch import Executable
-from tracegrad.runtime.programs import bare_kernel, build_worker, packing, program
+from tracegrad.runtime.programs import bare_kernel, build, build_worker, packing
 from tracegrad.support.plan import Function, Parameter
 
 
@@ -95,7 +95,7 @@ def test_damaged_binaries_are_built_again(cache, counted):  # noqa: F811
     traced = tg.trace(lambda x: (x * 2.375).cos())
     wanted = traced(x).numpy()
     plan, device = traced.plan, tg.device()
-    folder = program.BINARIES.path
+    folder = build.BINARIES.path
     (file,) = folder.iterdir()
     whole = file.read_bytes()
 
@@ -109,7 +109,7 @@ def test_damaged_binaries_are_built_again(cache, counted):  # noqa: F811
     np.testing.assert_array_equal(again(), wanted)
     assert counted()["built"] == 2
     assert file.stat().st_size > 100                                        # and it was written anew
-    program.BINARIES.put(file.name, b"no binary of any driver")
+    build.BINARIES.put(file.name, b"no binary of any driver")
     np.testing.assert_array_equal(again(), wanted)
     assert counted()["built"] == 3
     file.unlink()                                                           # the kernel's place is known, the program is gone
@@ -190,11 +190,11 @@ def test_the_arrays_of_parts_have_room_on_a_threads_stack():
 def test_parts_compute_what_kernels_do(pack):
     device = tg.device()
     functions = several(9)
-    text = program.text_of(functions, (), pack)
-    built = program.Built(program.build(device, text), text)
+    text = build.text_of(functions, (), pack)
+    built = build.Built(build.build(device, text), text)
     x = np.arange(5, dtype=np.float32)
     for i, function in enumerate(functions):
-        kernel, places = built.kernel(program._called(function.key))
+        kernel, places = built.kernel(build._called(function.key))
         given, out = upload(device, x), upload(device, np.zeros_like(x))
         arguments = [given.mem, *[np.int32(40)] * (i % 3 > 0), *[np.float32(0.5)] * (i % 2), out.mem]
         for place, argument in zip(range(9) if places is None else places, arguments, strict=False):
@@ -240,31 +240,31 @@ def test_what_is_not_declared_here_is_left_to_the_header():
 def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
     device = tg.device()
     functions = [replace(f, body=f.body.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
-    text = program.text_of(functions, ())
-    assert program._lean(device.context, device.cl_device, text, program._given_first(device.cl_device, text)) is None
+    text = build.text_of(functions, ())
+    assert build._lean(device.context, device.cl_device, text, build._given_first(device.cl_device, text)) is None
     key, plan = {f.key: f for f in functions}, SimpleNamespace(parts=(), functions=functions, launches=())
-    before = program.counts["programs"]
-    program._made(device, device.cl_device, key, plan)
-    assert program.counts["programs"] == before + 1
-    assert list(program._made(device, device.cl_device, key, plan)) == list(key)                    # and from the disk
-    assert program.counts["programs"] == before + 1
+    before = build.counts["programs"]
+    build._made(device, device.cl_device, key, plan)
+    assert build.counts["programs"] == before + 1
+    assert list(build._made(device, device.cl_device, key, plan)) == list(key)                    # and from the disk
+    assert build.counts["programs"] == before + 1
 
 
 @pytest.mark.usefixtures("on_a_driver")
 def test_from_the_disk_a_driver_is_given_what_it_was_given_before(cache, monkeypatch):  # noqa: F811
     """Nobody looks through a text again for what has to stand in front of it."""
     device = tg.device()
-    if device.cl_device.platform.name.strip() not in program._CACHING:
+    if device.cl_device.platform.name.strip() not in build._CACHING:
         pytest.skip("the driver's binary is kept")
     functions = several(3)
     key, plan = {f.key: f for f in functions}, SimpleNamespace(parts=(), functions=functions, launches=())
     given = []
     real = build_worker.built
     monkeypatch.setattr(build_worker, "built", lambda context, side, *text: given.append(text) or real(context, side, *text))
-    first = program._made(device, device.cl_device, key, plan)
+    first = build._made(device, device.cl_device, key, plan)
     for name in ("declared", "any_address", "by_halves"):
-        monkeypatch.setattr(program, name, lambda text: pytest.fail("looked through again"))
-    again = program._made(device, device.cl_device, key, plan)
+        monkeypatch.setattr(build, name, lambda text: pytest.fail("looked through again"))
+    again = build._made(device, device.cl_device, key, plan)
     assert given == [given[0]] * 2
     assert [built.parts for built in again.values()] == [built.parts for built in first.values()]
 
@@ -280,10 +280,10 @@ def test_a_compiler_is_loaded_in_a_thread_once_for_a_device(name, monkeypatch):
             super().start()
 
     monkeypatch.setattr(threading, "Thread", Noted)
-    monkeypatch.setattr(program, "_loading", set())
+    monkeypatch.setattr(build, "_loading", set())
     device = tg.device()
-    program.load_compiler(device, name)
-    program.load_compiler(device, name)
+    build.load_compiler(device, name)
+    build.load_compiler(device, name)
     assert len(started) == is_pocl(device.cl_device)
     for thread in started:
         thread.join(60)
@@ -292,7 +292,7 @@ def test_a_compiler_is_loaded_in_a_thread_once_for_a_device(name, monkeypatch):
 
 def test_intels_driver_is_told_which_kernels_have_no_work_items_to_join():
     functions = [replace(f, group=group) for f, group in zip(several(4), [(1, 1, 1), (8, 1, 1), None, (1, 1, 1)], strict=True)]
-    text = program.text_of(functions, ())
+    text = build.text_of(functions, ())
     hinted = intel_cpu.one_item(text)
     assert [line for line in hinted.splitlines() if "vec_len_hint" in line] == [
         "__attribute__((intel_vec_len_hint(1))) __attribute__((reqd_work_group_size(1, 1, 1)))"] * 2

@@ -29,7 +29,7 @@ from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.drivers import icd, trial
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.programs import build_worker
-from tracegrad.runtime.programs.program import build
+from tracegrad.runtime.programs.build import build
 from tracegrad.runtime.queries import kind_of, target_of
 from tracegrad.support.device_kinds import KINDS
 from tracegrad.support.plan import HostStep, Launch, Plan, Scalar, Slot

@@ -8,7 +8,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.graph.intervals import interval
 from tracegrad.runtime.buffer import HostBuffer
-from tracegrad.tensors import cached_views, held_parts
+from tracegrad.tensors import cached_views, numpy_subscripts
 from tracegrad.tensors.tensor import holding
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
@@ -38,7 +38,7 @@ def taken(monkeypatch):
     count = []
     real = cached_views._View.of
     monkeypatch.setattr(cached_views._View, "of", lambda *given: count.append(True) or real(*given))
-    monkeypatch.setattr(held_parts, "holding", lambda *part: count.append(True) or holding(*part))
+    monkeypatch.setattr(numpy_subscripts, "holding", lambda *part: count.append(True) or holding(*part))
     return count
 
 
@@ -52,7 +52,7 @@ def both_ways(fn, monkeypatch):
     """What fn() gives the long way, and once its views are known."""
     with monkeypatch.context() as patch:
         patch.setattr(tg.config, "recall", False)
-        patch.setattr(held_parts, "_forward", lambda key: None)
+        patch.setattr(numpy_subscripts, "_forward", lambda key: None)
         wanted = fn()
     for _ in range(4):
         fn()

@@ -31,7 +31,8 @@ with warnings.catch_warnings():
     from tracegrad.errors import DeviceError
     from tracegrad.execute.devices import find_device
     from tracegrad.runtime.device import Device
-    from tracegrad.torch_backend import backend, compiler, memory
+    from tracegrad.torch_backend import backend, compiler
+    from tracegrad.torch_backend import tensor_layouts as memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")       # dynamo looks at it when a graph was broken
 

@@ -27,7 +27,7 @@ from tracegrad.inspection.python_source import python_source
 from tracegrad.inspection.report import Kernels, explain
 from tracegrad.nn import functional as F
 from tracegrad.numpy_backend.interpreter import interpret
-from tracegrad.runtime.programs import program as runtime_program
+from tracegrad.runtime.programs import build as runtime_program
 from tracegrad.support.plan import Launch, Plan, Slot, Target
 from tracegrad.support.tuning import Tuning, tuned
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.leaves import Bundle, CustomCall, Shared
+from tracegrad.graph.leaf_operations import Bundle, CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, const, iota
 from tracegrad.ops.primitives.movement import concat, expand, narrow, permute, reshape

@@ -16,10 +16,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
-from tracegrad.graph.families import Elementwise, by_parts
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.leaves import Bundle, CustomCall
+from tracegrad.graph.leaf_operations import Bundle, CustomCall
 from tracegrad.graph.locations import on_behalf_of
+from tracegrad.graph.operation_families import Elementwise, by_parts
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, placeholder, unique
 from tracegrad.graph.substitution import HOOKS, substituted, that_matter
 from tracegrad.ops.attention.pattern import Written, too_little, written_out

@@ -20,7 +20,7 @@ from tracegrad.autodiff.index_sets import EMPTY, Ids, IndexSets
 from tracegrad.autodiff.known_values import KNOWN, Values, moved
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.support.dtypes import differentiable
 

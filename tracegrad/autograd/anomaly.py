@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import AutogradError
+from tracegrad.execute.device_partition import device_of
 from tracegrad.execute.devices import find_device
-from tracegrad.execute.stages import device_of
 from tracegrad.graph.ir import Node, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tracegrad.autodiff import derivatives
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.graph.ir import Node
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.cache import listed

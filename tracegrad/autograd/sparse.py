@@ -26,7 +26,7 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import Key
 from tracegrad.graph.ir import Aval, Node, Size, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, iota, placeholder
 from tracegrad.ops.arrays.indexing import take_rows

@@ -12,7 +12,7 @@ from tracegrad.autodiff.derivatives import dense, stand_in, vjp, zeros_like
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Aval, Node, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, placeholder
 from tracegrad.graph.substitution import that_matter

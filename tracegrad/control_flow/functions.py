@@ -26,7 +26,7 @@ from tracegrad.control_flow.scan import iteration_draws, loop_nodes
 from tracegrad.control_flow.while_loop import while_nodes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, as_node, bind, cast, const, iota, placeholder
 from tracegrad.graph.substitution import substituted

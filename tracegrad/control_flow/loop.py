@@ -15,7 +15,7 @@ from tracegrad.autodiff.batching import batch, spread
 from tracegrad.autodiff.derivatives import stand_in
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.substitution import substituted
 from tracegrad.numpy_backend.interpreter import run_loop

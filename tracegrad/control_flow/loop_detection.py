@@ -20,7 +20,7 @@ from tracegrad.execute.deferred import flushes, waiting
 from tracegrad.execute.realize import lock
 from tracegrad.graph.canonical import Key, canonical, contribution
 from tracegrad.graph.ir import Node, own_nodes, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.primitive import REGISTRY, placeholder
 from tracegrad.graph.substitution import HOOKS, substituted
 from tracegrad.ops.primitives.movement import concat, narrow, reshape

@@ -18,7 +18,7 @@ from tracegrad.control_flow.loop import Body, Loop
 from tracegrad.control_flow.loop_sums import after_loop, base_of, terms_of, whole_sum
 from tracegrad.graph.canonical import Key, canonical
 from tracegrad.graph.ir import Aval, Node, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder, to_keep
 from tracegrad.graph.substitution import HOOKS, substituted
 from tracegrad.passes.loops import reached, reaching

@@ -9,7 +9,7 @@ from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.control_flow.loop import Body
 from tracegrad.control_flow.repeated import Repeated
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.primitive import bind, placeholder
 from tracegrad.ops.arrays.indexing import scatter_rows, take_rows
 from tracegrad.support import dtypes

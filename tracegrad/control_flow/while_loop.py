@@ -30,7 +30,7 @@ from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import upload
 from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import CustomCall, Shared
+from tracegrad.graph.leaf_operations import CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.substitution import substituted

@@ -10,7 +10,7 @@ import numpy as np
 from tracegrad.custom.user_call import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, printable
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import bind, own_name
 from tracegrad.support import dtypes

@@ -11,9 +11,9 @@ import numpy as np
 
 from tracegrad.custom.custom_function import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
-from tracegrad.graph.families import Elementwise, refuse_complex
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
+from tracegrad.graph.operation_families import Elementwise, refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import bind, different_devices, own_name
 from tracegrad.support import dtypes

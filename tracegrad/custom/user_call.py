@@ -19,7 +19,7 @@ from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError, TracegradError, printable, type_name
 from tracegrad.execute.devices import Device
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.primitive import REGISTRY, bind, cast
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind

@@ -9,8 +9,8 @@ from tracegrad.config import config
 from tracegrad.distributions.constraints import Constraint, elementwise, independent, is_dependent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import LazyNode, Size
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import Named
 from tracegrad.ops.arguments import sizes_of
 from tracegrad.runtime.buffer import HostBuffer

@@ -18,13 +18,13 @@ from tracegrad.execute.devices import Device
 from tracegrad.execute.matrix_trial import target_of
 from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import CustomCall, Shared
+from tracegrad.graph.leaf_operations import CustomCall, Shared
 from tracegrad.graph.locations import located
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY, bind, numpy_time
 from tracegrad.graph.printing import namer
 from tracegrad.runtime.launch import Executable
-from tracegrad.runtime.programs.program import load_compiler
+from tracegrad.runtime.programs.build import load_compiler
 from tracegrad.runtime.programs.progress import progress
 from tracegrad.support.plan import Plan
 

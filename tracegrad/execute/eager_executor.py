@@ -23,10 +23,10 @@ from tracegrad.execute.program import contents, host_part
 from tracegrad.execute.realize import PART, computed_early
 from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.families import Movement
 from tracegrad.graph.intervals import all_of, interval
 from tracegrad.graph.ir import Aval, Node, forget_operands
 from tracegrad.graph.operation import EAGER_FAMILIES
+from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, data, numpy_time
 from tracegrad.runtime.buffer import HostBuffer, host_buffer
 from tracegrad.support.blas import quiet, shared_among_threads, silent

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from tracegrad.errors import DeviceError
 from tracegrad.execute.compile import executable_graph
+from tracegrad.execute.device_partition import Partition, call_of, moves
 from tracegrad.execute.devices import Device, depart
 from tracegrad.execute.program import Program
-from tracegrad.execute.stages import Partition, call_of, moves
 from tracegrad.graph.ir import ON_HOST, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.graph.printing import suggest_name

@@ -24,7 +24,7 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.graph.canonical import canonical
 from tracegrad.graph.ir import ON_HOST, Aval, Graph, Size
-from tracegrad.graph.leaves import host_step
+from tracegrad.graph.leaf_operations import host_step
 from tracegrad.graph.locations import Location
 from tracegrad.graph.operation import Operation
 from tracegrad.graph.primitive import REGISTRY

@@ -19,14 +19,14 @@ import numpy as np
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, TraceError
 from tracegrad.execute import policy
+from tracegrad.execute.device_partition import Partition
 from tracegrad.execute.devices import Device, depart
 from tracegrad.execute.program import Program, programs
-from tracegrad.execute.stages import Partition
 from tracegrad.graph.cached_calls import compute_when_called
 from tracegrad.graph.canonical import Canonical, canonical, is_number, resolve
-from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import LazyNode, Node, call_behind, forget_operands, topological
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
+from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.primitive import REGISTRY, bind, data, numpy_time, saves
 from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.inspection.twin_program import Array, OperandAt, Operation, Twin, elements_of, number, twin_of
 from tracegrad.numpy_backend.interpreter import interpret
 from tracegrad.ops.arrays.complex_numbers import view_as_real

@@ -13,10 +13,10 @@ from typing import Any
 
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.canonical import resolve
-from tracegrad.graph.families import Elementwise, broadcast_shapes
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.locations import Location
+from tracegrad.graph.operation_families import Elementwise, broadcast_shapes
 from tracegrad.graph.operators import PUBLIC, SPECIAL
 from tracegrad.graph.printing import assigned_name, aval_text, file_line, identifier, source_line, unique_names
 from tracegrad.inspection.python_calls import (

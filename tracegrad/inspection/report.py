@@ -15,7 +15,7 @@ from tracegrad.execute.partition import Fetch, Part, PartitionedProgram, Receive
 from tracegrad.execute.program import Program
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.printing import aval_text, suggest_name
 from tracegrad.inspection.remedies import remedies
 from tracegrad.support.html import preformatted

@@ -15,7 +15,7 @@ from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import Device, upload
 from tracegrad.execute.program import Program
 from tracegrad.graph.ir import Node
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.graph.primitive import data
 from tracegrad.graph.printing import aval_text, namer, source_line
 from tracegrad.support.dtypes import dtype_kind

@@ -6,7 +6,7 @@ from typing import Any
 
 from tracegrad.execute import plan_files, policy
 from tracegrad.graph.operators import public
-from tracegrad.runtime.programs.program import counts as kernels
+from tracegrad.runtime.programs.build import counts as kernels
 from tracegrad.support import cache
 
 

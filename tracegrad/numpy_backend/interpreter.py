@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import LinAlgError
 from tracegrad.graph.ir import Graph, Node
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.numpy_backend.numpy_program import NumpyProgram, out_of_memory
 from tracegrad.passes.liveness import last_uses
 

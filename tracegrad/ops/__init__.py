@@ -5,8 +5,8 @@ family: factorizations, Fourier transforms, convolutions, attention, sorting. Al
 """
 
 from tracegrad.graph.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
-from tracegrad.ops import arrays, aten, attention, convolution, fourier, linalg, neural, primitives, special, statistics, variants
+from tracegrad.ops import arrays, aten, attention, convolution, fourier, linalg, neural, primitives, special, statistics, torch_variants
 
 # The tables are full once the families above are loaded.
 __all__ = ["FOURIER", "FUNCTIONAL", "LINALG", "PUBLIC", "SPECIAL", "arrays", "aten", "attention", "convolution", "fourier", "linalg",
-           "neural", "primitives", "special", "statistics", "variants"]
+           "neural", "primitives", "special", "statistics", "torch_variants"]

@@ -9,7 +9,7 @@ from typing import Any
 from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensors.cached_views import recalled
-from tracegrad.tensors.held_parts import reading, rebinding, writing
+from tracegrad.tensors.numpy_subscripts import reading, rebinding, writing
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (

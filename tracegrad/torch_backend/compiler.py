@@ -20,10 +20,10 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.torch_backend.memory import COPIED, Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.torch_backend.operators import find
 from tracegrad.torch_backend.runs import Run, run_of
 from tracegrad.torch_backend.saved import packed
+from tracegrad.torch_backend.tensor_layouts import COPIED, Argument, Layout, Number, name_of, overlaps, to_numpy, to_torch
 from tracegrad.tracing.trace import trace
 from tracegrad.tracing.varying import mark_dynamic
 

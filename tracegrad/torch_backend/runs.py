@@ -20,7 +20,7 @@ from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.staging import Placed, addresses
 from tracegrad.support import dtypes
 from tracegrad.support.modes import float32_matmul, state
-from tracegrad.torch_backend.memory import Argument, Layout, Number, results
+from tracegrad.torch_backend.tensor_layouts import Argument, Layout, Number, results
 from tracegrad.tracing.replay import Replay
 
 

@@ -25,7 +25,7 @@ import optree
 
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.contents import SCALARS, alike, members, objects_in, same, way_to_sum_up
+from tracegrad.tracing.content_guards import SCALARS, alike, members, objects_in, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,

@@ -15,7 +15,7 @@ from tracegrad.autodiff import derivatives
 from tracegrad.errors import TraceError
 from tracegrad.execute.realize import read
 from tracegrad.graph.ir import ON_HOST, Aval, Node, topological
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.graph.primitive import REGISTRY, data, placeholder
 from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate

@@ -29,8 +29,8 @@ from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.ownership import own
 from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
-from tracegrad.tracing.assigned import Assignments
-from tracegrad.tracing.contents import objects_among, other_object
+from tracegrad.tracing.assignments import Assignments
+from tracegrad.tracing.content_guards import objects_among, other_object
 from tracegrad.tracing.fast_replay import MOST, fast_replay
 from tracegrad.tracing.guards import Change, GuardSet, Slot
 from tracegrad.tracing.recording import Recording, at, reached

@@ -11,7 +11,7 @@ from tracegrad.autodiff import derivatives
 from tracegrad.execute.devices import upload
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Graph, Node
-from tracegrad.graph.leaves import CustomCall
+from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.locations import located
 from tracegrad.graph.primitive import REGISTRY, bind, data, to_keep
 from tracegrad.graph.substitution import HOOKS, substituted

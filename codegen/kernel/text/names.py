@@ -1,7 +1,7 @@
 """What variables of kernels may be called. Start at `possible` and `means_something`.
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and of what all
-kernels begin with. What kernels call their own gives way to users' names (kernel/finish.py).
+kernels begin with. What kernels call their own gives way to users' names (kernel/statement_passes.py).
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.finish import side_by_side
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.index.peeling import peeled
 from tracegrad.codegen.kernel.index.varying import room, uneven, varies
@@ -31,8 +30,9 @@ from tracegrad.codegen.kernel.ir.statements import (
     product,
     rest,
 )
+from tracegrad.codegen.kernel.statement_passes import side_by_side
 from tracegrad.codegen.lower.context import Context, computed
-from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
+from tracegrad.codegen.lower.rows.row_program import Pass, RowProgram, called, r_identity
 from tracegrad.codegen.lower.rows.shape import Shape, reads, runs, shape_of
 from tracegrad.codegen.lower.sums import ColumnSums, LongSum, adds, each_block, in_blocks, is_long
 from tracegrad.codegen.schedule.access_maps import IDENTITY

@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Declare, Local, bound
 from tracegrad.codegen.kernel.ir.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows.passes import Pass, RowProgram, called, r_identity
+from tracegrad.codegen.lower.rows.row_program import Pass, RowProgram, called, r_identity
 from tracegrad.codegen.lower.rows.rows_cpu import RowKernel
 from tracegrad.codegen.lower.rows.shape import Shape
 from tracegrad.codegen.lower.rows.tiles_gpu import turned

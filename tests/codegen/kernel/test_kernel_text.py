@@ -44,7 +44,7 @@ PATTERNS = {
 METHODS = {
     **PATTERNS,
     "kernel/index/index.py": "a sum that it has just written: + - becomes -",
-    "kernel/finish.py": "names that end with a digit, or begin as another does, and the keys of functions that round",
+    "kernel/statement_passes.py": "names that end with a digit, or begin as another does, and the keys of functions that round",
     "kernel/ir/render.py": "a head of two lines",
     "kernel/ir/line_comments.py": "the user's Python line",
     "kernel/writer.py": "a name that ends with a digit",

@@ -13,7 +13,6 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tracegrad.codegen.kernel.finish import name_own
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
@@ -48,6 +47,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     clipped,
     product,
 )
+from tracegrad.codegen.kernel.statement_passes import name_own
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context

@@ -13,7 +13,6 @@ import tracegrad as tg
 from tests.helpers.kernels import CPU, Checked
 from tests.helpers.marks import one_of
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.finish import round_once
 from tracegrad.codegen.kernel.index.index import ZERO, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Infix, Load, Local
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
@@ -28,6 +27,7 @@ from tracegrad.codegen.kernel.ir.statements import (
     statements_in,
 )
 from tracegrad.codegen.kernel.run import run_plan
+from tracegrad.codegen.kernel.statement_passes import round_once
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.matmul import cpu

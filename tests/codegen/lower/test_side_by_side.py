@@ -7,9 +7,9 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.kernel.finish import side_by_side
 from tracegrad.codegen.kernel.ir.expressions import Infix, Local, Zeros
 from tracegrad.codegen.kernel.ir.statements import Declare
+from tracegrad.codegen.kernel.statement_passes import side_by_side
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from tracegrad.control_flow.functions import scan
 from tracegrad.control_flow.scan import scan_nodes
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, warn
-from tracegrad.graph.families import not_taken
+from tracegrad.graph.operation_families import not_taken
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn import functional as F
 from tracegrad.nn import init

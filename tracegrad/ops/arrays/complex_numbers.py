@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import REGISTRY, bind, call, cast, const
 from tracegrad.ops.arguments import on_nodes

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, IndexOutOfRange
-from tracegrad.graph.families import Elementwise
 from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.primitives.elementwise import lt, where
 from tracegrad.support import dtypes

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
-from tracegrad.graph.families import broadcast_shapes, by_parts
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import broadcast_shapes, by_parts
 from tracegrad.graph.operators import PUBLIC, Operators, functional, public
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, const, iota, scalar
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim

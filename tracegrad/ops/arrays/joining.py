@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, IndexOutOfRange, ShapeError
-from tracegrad.graph.families import common_dtype
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import common_dtype
 from tracegrad.graph.operators import Operators, public
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim
 from tracegrad.ops.arrays.shaping.reshaping import unsqueeze

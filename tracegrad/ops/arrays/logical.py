@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.graph.families import broadcast_shapes
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import Operators, public
 from tracegrad.ops.arrays.pointwise import abs_, acceptable, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, eq, imag, lt, ne, real
 from tracegrad.support import dtypes

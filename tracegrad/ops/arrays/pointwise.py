@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import common_dtype, refuse_complex
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
 from tracegrad.ops.arguments import documented, integer, on_nodes, rounded_once

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import Elementwise
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, named
 from tracegrad.ops.arrays.pointwise import cos, log, sqrt

@@ -10,8 +10,8 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import LINALG, Operators, public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims

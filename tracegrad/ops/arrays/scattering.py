@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC, Operators, public
 from tracegrad.graph.primitive import REGISTRY, cast, const, iota, scalar
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim

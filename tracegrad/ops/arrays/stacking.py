@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.graph.families import broadcast_shapes as common_shape
-from tracegrad.graph.families import common_dtype
 from tracegrad.graph.ir import Aval, Node, Size
+from tracegrad.graph.operation_families import broadcast_shapes as common_shape
+from tracegrad.graph.operation_families import common_dtype
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, scalar
 from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of

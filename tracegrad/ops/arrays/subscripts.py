@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
-from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes, common_dtype
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, scalar
 from tracegrad.ops.arguments import on_nodes

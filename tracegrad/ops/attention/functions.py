@@ -7,7 +7,7 @@ from math import sqrt as root
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes

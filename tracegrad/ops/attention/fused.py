@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
+from tracegrad.graph.operation_families import common_dtype, refuse_complex
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, const, iota
 from tracegrad.ops.arrays.pointwise import detach, eq, le
 from tracegrad.ops.arrays.reductions import amax, logsumexp, sum_

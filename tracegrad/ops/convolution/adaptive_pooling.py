@@ -6,8 +6,8 @@ from math import gcd, prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import PUBLIC, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once

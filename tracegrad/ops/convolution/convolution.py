@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import bilinear, common_dtype
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import bilinear, common_dtype
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.arguments import on_nodes

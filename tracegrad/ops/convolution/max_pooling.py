@@ -17,8 +17,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, const, iota
 from tracegrad.ops.arrays.indexing import take_rows
 from tracegrad.ops.arrays.pointwise import eq

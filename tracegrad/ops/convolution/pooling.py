@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, rounded_once

@@ -18,7 +18,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.operators import fourier
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import AutogradError, LinAlgError
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.primitive import REGISTRY, cast, iota
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.arrays.shaping.diagonals import tril, triu

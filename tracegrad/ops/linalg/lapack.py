@@ -23,7 +23,7 @@ import numpy as np
 
 from tracegrad.errors import DTypeError, LinAlgError, ShapeError
 from tracegrad.graph.ir import Aval, Node
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.locations import LINE
 from tracegrad.graph.primitive import bind, const, iota
 from tracegrad.ops.arrays.complex_numbers import conj

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes, common_dtype
 from tracegrad.graph.operators import Operators, functional, linalg, method, public
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes, common_dtype
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import broadcast_shapes, common_dtype
 from tracegrad.graph.operators import linalg, public
 from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim

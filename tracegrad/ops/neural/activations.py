@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import not_taken, refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import not_taken, refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, F, functional, public
 from tracegrad.graph.primitive import cast, holds
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.graph.families import common_dtype
+from tracegrad.graph.operation_families import common_dtype
 from tracegrad.graph.operators import Operators, functional, public
 from tracegrad.graph.primitive import holds
 from tracegrad.ops.arguments import on_nodes, rounded_once

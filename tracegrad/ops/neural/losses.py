@@ -11,8 +11,8 @@ from math import nan, pi
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, warn
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import cast, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once

@@ -6,8 +6,8 @@ from math import prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import broadcast_shapes, refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes, refuse_complex
 from tracegrad.graph.operators import functional
 from tracegrad.graph.primitive import cast
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, warn
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import PUBLIC, functional, public
 from tracegrad.graph.primitive import cast, const, holds, iota
 from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims

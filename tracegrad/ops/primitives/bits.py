@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Aval
-from tracegrad.graph.leaves import Shared
+from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind
 from tracegrad.ops.arguments import on_nodes, some_dims

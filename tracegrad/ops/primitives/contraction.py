@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.graph.families import bilinear, common_dtype
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import bilinear, common_dtype
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
 from tracegrad.ops.primitives.movement import permute
 from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half

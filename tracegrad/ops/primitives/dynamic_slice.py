@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import by_parts
 from tracegrad.graph.ir import Aval, Graph, Node
+from tracegrad.graph.operation_families import by_parts
 from tracegrad.graph.primitive import REGISTRY, Primitive, Shape, bind, const, iota
 from tracegrad.graph.substitution import replaced
 from tracegrad.ops.primitives import movement as mv

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.graph.families import Elementwise, by_parts, common_dtype, selected
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import Elementwise, by_parts, common_dtype, selected
 from tracegrad.graph.primitive import REGISTRY, bind, call, cast, fixed, saving_nothing
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.support import dtypes

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import Elementwise, Float
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import Elementwise, Float
 from tracegrad.graph.primitive import REGISTRY, fixed
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import bitwise_and, bitwise_not, eq, ge, gt, real, where

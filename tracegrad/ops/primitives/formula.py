@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.graph.families import Float
+from tracegrad.graph.operation_families import Float
 
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint", "fabs", "pow", "lgamma", "erf", "erfc")
 INF, NAN = float("inf"), float("nan")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ShapeError
-from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.primitive import REGISTRY, Shape, bind
 from tracegrad.support.dtypes import dtype_kind
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.families import SHORT, Reduction, by_parts, refuse_complex
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import SHORT, Reduction, by_parts, refuse_complex
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast, filled
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.elementwise import bitwise_or, eq, ne

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.graph.families import by_parts, common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operation_families import by_parts, common_dtype, refuse_complex
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.ops.primitives.movement import flip, narrow, pad

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.graph.families import by_parts
 from tracegrad.graph.ir import Aval, Node, topological
+from tracegrad.graph.operation_families import by_parts
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
 from tracegrad.support import dtypes
 

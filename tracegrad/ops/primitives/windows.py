@@ -12,8 +12,8 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 
 from tracegrad.errors import ArgumentError
-from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Aval, Node
+from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim

@@ -6,8 +6,8 @@ from math import pi
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import common_dtype, refuse_complex
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, const, holds, scalar
 from tracegrad.ops.arguments import on_nodes, rounded_once

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import DTypeError
-from tracegrad.graph.families import Elementwise, Float, common_dtype, refuse_complex
+from tracegrad.graph.operation_families import Elementwise, Float, common_dtype, refuse_complex
 from tracegrad.graph.operators import PUBLIC, SPECIAL, Operators, public
 from tracegrad.graph.primitive import REGISTRY, call, const
 from tracegrad.ops.arguments import on_nodes, rounded_once

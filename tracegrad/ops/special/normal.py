@@ -10,7 +10,7 @@ from math import pi
 from math import sqrt as root
 from typing import Any
 
-from tracegrad.graph.families import Float
+from tracegrad.graph.operation_families import Float
 from tracegrad.ops.arrays.pointwise import exp, lt, where
 from tracegrad.ops.primitives.formula import INF, Formula, chebyshev, erfc_of, polynomial
 from tracegrad.ops.special.exports import operation

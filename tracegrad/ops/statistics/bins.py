@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import common_dtype, refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import common_dtype, refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes

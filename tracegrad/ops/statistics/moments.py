@@ -7,8 +7,8 @@ import operator
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import cast, const, holds
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once

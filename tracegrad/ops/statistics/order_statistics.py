@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.graph.families import refuse_complex
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, rounded_once

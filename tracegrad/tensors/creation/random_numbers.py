@@ -13,8 +13,8 @@ from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of, made_eagerly, nodes_of
 from tracegrad.graph.cached_calls import calls, learn
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Aval, Node, own_nodes
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
 from tracegrad.ops.arguments import integer, on_nodes

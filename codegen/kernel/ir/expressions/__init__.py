@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tracegrad.codegen.kernel.index.index import Index, Var
+from tracegrad.codegen.kernel.ir.expressions.accesses import Access, Array, Buffer
 from tracegrad.codegen.kernel.ir.expressions.arithmetic import (
     Bits,
     Call,
@@ -40,7 +41,6 @@ from tracegrad.codegen.kernel.ir.expressions.base import (
     value,
     whole,
 )
-from tracegrad.codegen.kernel.ir.expressions.memory import Access, Array, Buffer
 from tracegrad.codegen.kernel.ir.expressions.reads import Address, Load, Pointer, element, place
 from tracegrad.codegen.kernel.ir.expressions.terms import COMPARISONS
 from tracegrad.codegen.kernel.ir.expressions.vectors import (

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir.expressions.accesses import Access, Array, Buffer
 from tracegrad.codegen.kernel.ir.expressions.base import Expression, Named, Operand
-from tracegrad.codegen.kernel.ir.expressions.memory import Access, Array, Buffer
 from tracegrad.codegen.kernel.ir.expressions.printing import Printer, Python
 from tracegrad.codegen.kernel.ir.expressions.terms import Term, single
 from tracegrad.codegen.kernel.ir.vectors import LANES, ctype

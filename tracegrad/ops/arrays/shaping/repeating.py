@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.graph.families import broadcast_shapes
 from tracegrad.graph.ir import Node
+from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC, Operators, public
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim, sizes_of
 from tracegrad.ops.arrays.shaping.reshaping import flatten

@@ -11,13 +11,13 @@ from tracegrad.autograd.hooks import register_hook, steps_back
 from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import UserCall
 from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, ShapeError, type_name
+from tracegrad.execute.device_partition import device_of
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.realize import realize
-from tracegrad.execute.stages import device_of
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node as GraphNode
 from tracegrad.graph.ir import own_nodes, topological
-from tracegrad.graph.leaves import Bundle
+from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.graph.primitive import placeholder
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.modes import no_grad, state

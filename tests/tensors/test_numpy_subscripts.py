@@ -1,4 +1,4 @@
-"""Parts of what NumPy holds, taken and written by NumPy's own subscripts (tensors/held_parts.py), are what the composed operations make."""
+"""Parts of what NumPy holds, taken and written by its subscripts (tensors/numpy_subscripts.py), are what the composed operations make."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tracegrad as tg
 from tracegrad.graph.intervals import interval
 from tracegrad.runtime.buffer import Buffer, HostBuffer, held, upload
 from tracegrad.support.tuning import tuning
-from tracegrad.tensors import held_parts
+from tracegrad.tensors import numpy_subscripts
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
@@ -36,8 +36,8 @@ def both_ways(fn, monkeypatch):
     """What fn() gives, and gives where parts are taken and written at length."""
     found = fn()
     with monkeypatch.context() as patch:
-        patch.setattr(held_parts, "_forward", lambda key: None)
-        patch.setattr(held_parts, "_write_held", lambda x, key, given: False)
+        patch.setattr(numpy_subscripts, "_forward", lambda key: None)
+        patch.setattr(numpy_subscripts, "_write_held", lambda x, key, given: False)
         return found, fn()
 
 
@@ -472,8 +472,8 @@ def test_parameters_that_nobody_reads_are_written_when_it_is_asked_for():
 def test_a_part_that_was_changed_in_place_is_not_written_again(key, monkeypatch):
     """`x[i] += v` writes x[i], then gives x[i] what it is already."""
     written = []
-    write = held_parts._write_held
-    monkeypatch.setattr(held_parts, "_write_held", lambda *args: written.append(args) or write(*args))
+    write = numpy_subscripts._write_held
+    monkeypatch.setattr(numpy_subscripts, "_write_held", lambda *args: written.append(args) or write(*args))
     x, array = tg.tensor(given(4, 5)), given(4, 5)
     view, row = x[1], x[2, 1:]
     for _ in range(20):

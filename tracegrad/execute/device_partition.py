@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegrad.graph.families import Movement
 from tracegrad.graph.ir import Node, topological
+from tracegrad.graph.operation_families import Movement
 from tracegrad.ops.primitives.transfer import TRANSFER
 
 Seen = Callable[[Node], Node]           # canonical.resolve: the node that holds a value, behind what only differentiation cares about

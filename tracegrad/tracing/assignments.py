@@ -17,7 +17,7 @@ from tracegrad.errors import TraceError
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
-from tracegrad.tracing.contents import same
+from tracegrad.tracing.content_guards import same
 from tracegrad.tracing.guards import ORDERED, GuardSet, Slot, containers
 from tracegrad.tracing.recording import Recording, Source, path_of
 
