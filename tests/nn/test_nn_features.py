@@ -183,7 +183,7 @@ def test_containers_are_lists_and_dictionaries():
     named["other"] = tg.ones(1)
     assert list(named.state_dict()) == ["keys", "other"]
     assert list(named.keys()) == ["keys", "other"]
-    assert repr(named).splitlines()[1] == "    (keys): Parameter containing: [float32 of size 2]"
+    assert repr(named).splitlines()[1] == "    (keys): Parameter containing: [torch.FloatTensor of size 2]"
 
 
 def test_functional_calls():

@@ -24,13 +24,12 @@ _INSTRUCTIONS = {
 def gathers(name: str, width: int, types: Collection[str], target: Target) -> list[str]:
     """The macro `name` (GATHER8: of `width` lanes) for the vector types that are read by it."""
     elements = ", ".join(f"(p)[(i).s{lane}]" for lane in LANES[:width])
-    own = sorted(type_ for type_ in types if type_ in _INSTRUCTIONS) if target.gathers else []
-    if not own:
+    if not target.gathers:
         return [f"#define {name}(V, p, i) ((V)({elements}))"]
-    lines = [f"#define {name}(V, p, i) {name}_##V(p, i)"]
+    lines = [f"#define {name}(V, p, i) {name}_##V(p, i)"]            # whatever the types are: programs of several kernels have it once
     for type_ in sorted(types):
         each = f"#define {name}_{type_}(p, i) (({type_})({elements}))"
-        if type_ not in own:
+        if type_ not in _INSTRUCTIONS:
             lines.append(each)
             continue
         feature, function, of, everywhere = _INSTRUCTIONS[type_]

@@ -125,7 +125,7 @@ def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
         return call(REGISTRY[name], (input, other), {})
     if alpha.__class__ is float and isinstance(input, Operators) and isinstance(other, Operators):
         dtype = input.dtype
-        if dtype is other.dtype and dtype.itemsize > 2 and dtype.kind == "f":           # (of 16 bits it is rounded once)
+        if dtype is other.dtype and dtype.itemsize > 2 and dtype_kind(dtype) == "f":           # (of 16 bits it is rounded once)
             return call(REGISTRY[name], (input, times(other, alpha)), {})
     if not isinstance(alpha, Operators):
         alpha = _factor(name, input, other, alpha)
