@@ -206,7 +206,7 @@ def _search_side_by_side(group: Group, context: Context) -> Kernel:
             else:
                 _keep_better(o, better(node, here, best), here, best, at, number)
 
-        if inner == 1 and n <= turns(w.target):              # what lies in turn is read together
+        if inner == 1 and n <= turns(w.target) and w.target.clang_builtins:     # read together (Oclgrind has 255 for 1 then)
             for k in range(1, n):
                 look(constant(k))
         elif n > 1:
