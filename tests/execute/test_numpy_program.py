@@ -67,6 +67,11 @@ def with_views(x, w, b):
     return (part * 3.0).sum(0), transposed.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
 
 
+def with_slices(x, w, b):
+    ends = x[:, ::2]                                            # a result, and read by exact arithmetic: a copy
+    return ends, ends * 2.0 - x[:, :1], (x[1:, 1:] / x[:-1, :-1]).exp(), x[1:3, ::3].exp() @ w[:len(range(0, x.shape[1], 3))]
+
+
 def with_reductions(x, w, b):
     y = x * w
     products = x @ y.T, y.T @ x, (x + b) @ w[:, None]
@@ -74,7 +79,7 @@ def with_reductions(x, w, b):
     return *products, *sums, x.amax(0), y.amin((0, 1)), y.T.amax(1)
 
 
-PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views]
+PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views, with_slices]
 
 
 @pytest.mark.recall
@@ -84,7 +89,7 @@ PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, w
 def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy):
     random = np.random.default_rng(0)
     given = [random.standard_normal(s).astype(dtype) for s in (shape, shape[1:], shape[1:])]
-    if shape[0] < 4 and program in (with_numbers, with_views):
+    if shape[0] < 4 and program in (with_numbers, with_views, with_slices):
         shape = (5, *shape[1:])
         given[0] = random.standard_normal(shape).astype(dtype)
     made, constants = made_of(program, *given)

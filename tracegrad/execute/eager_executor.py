@@ -116,10 +116,16 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     if prepared is None:
         prepared = prepare(call, nodes)
     found = prepared.arrays(nodes, device) if prepared else None
-    if (found is None and prepared and state.plain and config.eager and device is prepared.device
-            and call.uses <= tuning().early_uses and all(computed_early(n, device) for n in nodes)):
-        found = prepared.arrays(nodes, device)
-    return found
+    return arrays_behind(call, nodes, device) if found is None and prepared else found
+
+
+def arrays_behind(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
+    """The same of a call that the EagerCall it has could not do at once: it can where what waits behind `nodes` is computed first."""
+    prepared = call.prepared
+    if (state.plain and config.eager and device is prepared.device and call.uses <= tuning().early_uses
+            and all(computed_early(n, device) for n in nodes)):
+        return prepared.arrays(nodes, device)
+    return None
 
 
 def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:

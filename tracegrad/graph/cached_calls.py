@@ -35,18 +35,16 @@ KEPT = 1000                                  # signatures of one function
 ARRAY, BOOL, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 
 
-class _Kinds(dict[type, int]):
-    """Of arguments, by their class."""
-
-    def __missing__(self, cls: type) -> int:
-        """That of a class that was not met before."""
-        kind = self[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
-        return kind
-
-
-KINDS = listed("classes of arguments", _Kinds({
+# Of arguments, by their class.
+KINDS: dict[type, int] = listed("classes of arguments", {
     bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST, Size: LIST, slice: SLICE,
-    Node: OTHER, LazyNode: OTHER}))
+    Node: OTHER, LazyNode: OTHER})
+
+
+def kind_of(cls: type) -> int:
+    """The kind of arguments of a class, which `KINDS` has from now on."""
+    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
+    return kind
 
 
 class _Unknown(Exception):
@@ -219,7 +217,10 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
         if cls is int:
             parts.append(a)
             continue
-        kind = KINDS[cls]
+        try:
+            kind = KINDS[cls]
+        except KeyError:
+            kind = kind_of(cls)
         if kind == ARRAY:
             if first is None:
                 first = a

@@ -27,6 +27,7 @@ _WHERE = REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 _CONCAT, _SLICE = REGISTRY["concat"], REGISTRY["slice"]
 _OUT_BY_NAME = (np.maximum, np.minimum)            # NumPy 2.4 warns where it is given by position
+_ROUNDED_RIGHT = frozenset((np.add, np.subtract, np.multiply, np.divide))        # to the same bits, however the operands lie in memory
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
 
@@ -48,6 +49,10 @@ class Writer:
         self.flat: dict[int, int] = {}                  # of rows: the place of what has the same elements
         self.same: dict[int, int] = {}                  # of what hands its operand on: the place of that
         self.steps = self._needed([self._direct(step) for step in routine.steps])
+        self.readers: dict[int, list[Any]] = {}         # by place, the rules that read it
+        for step in self.steps:
+            for o in step.operands:
+                self.readers.setdefault(o, []).append(step.rule)
         lines = self._lines()
         self.function: Callable[..., list[Any]] = written(self.parameters, lines, self.names, keep=len(lines) <= LINES)
 
@@ -142,14 +147,20 @@ class Writer:
             return f"{arguments[0]}.T"
         if step.node.fn is _RESHAPE and step.node.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.node.attrs['shape'])), 's')})"
-        if step.node.fn is _SLICE and len(step.node.aval.shape) == 1 and step.node.attrs["step"] == (1,):
-            known = self._array(step.operands[0])
-            if known is not None and known.rows:
-                return f"{arguments[0]}[{self._name(slice(step.node.attrs['start'][0], step.node.attrs['stop'][0]), 's')}]"
+        if step.node.fn is _SLICE and self._may_be_view(step):
+            parts = tuple(map(slice, *(step.node.attrs[end] for end in ("start", "stop", "step"))))
+            return f"{arguments[0]}[{self._name(parts[0] if len(parts) == 1 else parts, 's')}]"
         function, more, _ = self._function(step)
         named = not isinstance(function, np.ufunc) or function in _OUT_BY_NAME
         given = [*arguments, *(self._name(x, "a") for x in more), *(f"out={array}" if named else array for array in out)]
         return f"{self._name(function, 'r')}({', '.join(given)})"
+
+    def _may_be_view(self, step: Step) -> bool:
+        """Whether a slice may lie as NumPy's own does: as rows, or nobody keeps it and those who read it do not mind."""
+        if step.place not in self.routine.targets and all(rule in _ROUNDED_RIGHT for rule in self.readers[step.place]):
+            return True
+        known = self._array(step.operands[0])
+        return len(step.node.aval.shape) == 1 and step.node.attrs["step"] == (1,) and known is not None and known.rows
 
     def _function(self, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], bool]:
         """What is called for a step, what it gets after the operands, and whether it takes an array for the result."""

@@ -21,7 +21,7 @@ from tracegrad.config import config
 from tracegrad.errors import INTERNAL, ArgumentError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
-from tracegrad.execute.eager_executor import arrays_of, nodes_of
+from tracegrad.execute.eager_executor import arrays_behind, nodes_of, prepare
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
 from tracegrad.graph.cached_calls import CachedCall
@@ -103,15 +103,20 @@ class Tensor(History, InPlace, Subscripts, Conversion):
     def _recalled(self, call: CachedCall, nodes: Sequence[Node]) -> Any:
         """What a known call with this tensor gives: the way to go on is the call's (execute/eager_executor.py)."""
         device, result = self._device, call.result
-        if call.prepared is False:                      # always deferred
-            call.uses += 1
+        call.uses += 1
+        prepared = call.prepared
+        if prepared is None:
+            prepared = prepare(call, nodes)
+        if prepared is False:                           # always deferred
             values = call.make(nodes)
             return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
-        found = arrays_of(call, nodes, device)
-        if found is not None and (leaf := call.prepared.leaf) is not None:
+        found = prepared.arrays(nodes, device)          # (as `arrays_of` does: a call less)
+        if found is None:
+            found = arrays_behind(call, nodes, device)
+        if found is not None and (leaf := prepared.leaf) is not None:
             _, aval, attrs = leaf
             return holding(device, aval, attrs, None, found[0])
-        if found is not None and (leaves := call.prepared.leaves):
+        if found is not None and (leaves := prepared.leaves):
             made = [holding(device, aval, attrs, None, array) for (_, aval, attrs), array in zip(leaves, found, strict=True)]
             return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)

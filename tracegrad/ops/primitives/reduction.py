@@ -255,13 +255,13 @@ class ArgReduction(Primitive):  # two outputs (value and index) would make a nod
 class Argmax(ArgReduction):
     """Index of the largest."""
     name, better = "argmax", ">"
-    def numpy(self, x, *, dim): return np.argmax(x, axis=dim)
+    def numpy(self, x, *, dim): return x.argmax(dim)
 
 
 class Argmin(ArgReduction):
     """Index of the smallest."""
     name, better = "argmin", "<"
-    def numpy(self, x, *, dim): return np.argmin(x, axis=dim)
+    def numpy(self, x, *, dim): return x.argmin(dim)
 
 
 def products_of_others(x: Node, dim: tuple[int, ...]) -> Node:
