@@ -132,6 +132,26 @@ def test_functions_are_accurate_everywhere(queue: Any, ctype: str) -> None:
             assert error[worst] <= LIMIT.get(name, 2.5), f"{name}({x[worst]!r}, {y[worst]!r}) = {got[worst]!r}, not {want[worst]!r}"
 
 
+@pytest.mark.parametrize("ctype", ["float", "float16", "double8"])
+def test_exponentials_below_the_smallest_normal_number_are_rounded_once(queue: Any, ctype: str) -> None:
+    """By no product that gives such a number, which stalls many CPUs: of any float, and of what is 0 in double."""
+    dtype: Any = np.float32 if "float" in ctype else np.float64
+    info = np.finfo(dtype)
+    least, zero = int(np.log2(info.tiny)), int(np.log2(info.smallest_subnormal)) - 1
+    around = [np.nextafter(dtype(each), dtype(to)) for each in (least, zero, zero * np.log(2), least * np.log(2)) for to in (-1e9, 0)]
+    parts = [np.linspace(2.0 * zero, 0, 8192), np.linspace(zero - 2, least + 2, 8192), np.arange(2 * zero, 1), around, [-np.inf, np.nan]]
+    x = np.concatenate([np.asarray(part, dtype) for part in parts])
+    x = np.concatenate([x, np.zeros(-len(x) % 16, dtype)])
+    calls = {name: f"{name}(a)" for name in ("exp", "exp_nonpositive", "exp2", "exp10")}
+    for name, got in run(queue, ctype, calls, x, x).items():
+        want = LONG(10) ** x.astype(LONG) if name == "exp10" else getattr(np, name.split("_")[0])(x.astype(LONG))
+        assert ulps(got, want).max() <= 1.3, name
+        assert "tg_scale" not in mathlib.source(mathlib.translate(f"{name}(a)", Target(), ctype)[1], Target())
+        if name == "exp2":
+            whole = x == np.round(x)
+            np.testing.assert_array_equal(got[whole], want[whole].astype(dtype))
+
+
 @pytest.mark.parametrize("ctype", ["float", "float16"])
 def test_erf_is_never_above_one_and_one_where_it_rounds_to_that(queue: Any, ctype: str) -> None:
     """Of every float from where it is 1 - 2^-22 on to where it is 1, and of some beyond."""

@@ -68,3 +68,23 @@ def test_neighbours_are_lanes() -> None:
     step = tg.trace(lambda x: (x.cumsum(1), tg.cummax(x, 1)[0]))
     step(tg.ones(3, 64))
     assert str(step.kernels()).count("so_far3") > 2
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: (x * 2 - 1).cumsum(-1), lambda x: (x > 0).cumsum(0), lambda x: (x[:, 1:] - x[:, :-1]).cumsum(1)])
+def test_what_takes_little_is_computed_where_it_is_scanned(program: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((403, 531)).astype("float32")
+    x[3, 5], x[4, 6] = np.nan, np.inf
+    step = tg.trace(program)
+    found = np.asarray(step(tg.tensor(x)))
+    np.testing.assert_allclose(found, np.asarray(program(tg.tensor(x))), rtol=2e-5, atol=1e-5)
+    assert str(step.kernels()).count("__kernel void") == 1 + (tg.device().kind == "gpu")
+
+
+@pytest.mark.parametrize("program", [lambda x: x.t().cumsum(-1), lambda x: tg.nn.functional.pad(x, (1, 1)).cumsum(-1)])
+def test_what_vectors_do_not_load_in_turn_is_stored_before_it_is_scanned(program: Any) -> None:
+    step = tg.trace(program)
+    x = tg.ones(403, 531)
+    found = np.asarray(step(x))
+    np.testing.assert_allclose(found, np.asarray(program(x)), rtol=1e-6)
+    assert str(step.kernels()).count("__kernel void") == 2
