@@ -101,6 +101,7 @@ def test_what_numpy_holds_is_asked_as_an_array(form, monkeypatch):
     assert asked[-1] is np.ndarray
 
 
+@pytest.mark.recall
 @pytest.mark.parametrize("name", ["simplex", "one_hot"])
 def test_vectors_that_numpy_holds_are_asked_as_they_stand(name, monkeypatch):
     constraint, seen = getattr(C, name), []

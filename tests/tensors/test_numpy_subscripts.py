@@ -505,6 +505,7 @@ def test_what_detach_gives_is_written_with_its_base():
         assert x.requires_grad is (x is leaf)
 
 
+@pytest.mark.recall
 def test_a_part_at_places_that_tensors_hold_is_written_once(monkeypatch):
     """A confusion matrix: `counts[target, guess] += 1` of tensors of no dimensions."""
     written = []
@@ -527,6 +528,7 @@ def refused(*_):
     raise AssertionError("computed by a program of its own")
 
 
+@pytest.mark.recall
 def test_a_copy_and_a_draw_in_place_need_no_program(monkeypatch):
     source, x, leaf = tg.tensor(given(3, 4)), tg.zeros(3, 4), tg.nn.Parameter(tg.zeros(3, 4))
     view, few = x[1], tg.zeros(8)
@@ -547,6 +549,7 @@ def test_a_copy_and_a_draw_in_place_need_no_program(monkeypatch):
     equal((few.numpy(),), (tg.rand(8).numpy(),))
 
 
+@pytest.mark.recall
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.float16, np.complex64, tg.bfloat16])
 @pytest.mark.parametrize("name", ["cat", "stack"])
 def test_lists_of_what_numpy_holds_are_joined_when_they_are_met(name, dtype):
@@ -568,6 +571,7 @@ def test_lists_of_what_numpy_holds_are_joined_when_they_are_met(name, dtype):
     np.testing.assert_array_equal(found.numpy()[0], before[0])
 
 
+@pytest.mark.recall
 def test_numbers_are_stacked():
     numbers = [tg.tensor(1.5), tg.tensor(float("nan")), tg.tensor(-0.0), tg.tensor([2.5, float("inf")])[1]]
     found = tg.stack(numbers)
