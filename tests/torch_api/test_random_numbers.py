@@ -48,6 +48,8 @@ def in_place(write):
     write(x)
     return [x, shared, kept, turned, base, cube, leaf.detach(), leaf.grad, write(torch.ones(5).double())]
 for name, write in dict(uniform=lambda x: x.uniform_(-1, 2), normal=lambda x: x.normal_(1, 2), bernoulli=lambda x: x.bernoulli_(0.3),
+                        chances=lambda x: x.bernoulli_(torch.linspace(0, 1, x.shape[-1])),
+                        named=lambda x: x.bernoulli_(p=torch.linspace(0, 1, x.numel()).reshape(x.shape)),
                         exponential=lambda x: x.exponential_(), integers=lambda x: x.random_(9),
                         cauchy=lambda x: x.cauchy_(), geometric=lambda x: x.geometric_(0.3),
                         log=lambda x: x.log_normal_(), own=lambda x: x.uniform_(generator=torch.Generator().manual_seed(2))).items():

@@ -47,7 +47,11 @@ def fills(draw: Any, ordered: bool = True) -> Any:
             if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         order = memory_order(self) if ordered and self._base is not None and random_state.is_torchs() else None
-        like = self if order is None else self.detach().permute(order)
+        like = self
+        if order is not None:                                   # with it turn probabilities of an element each
+            like = self.detach().permute(order)
+            args = tuple([a.expand(self.shape).permute(order) if isinstance(a, Tensor) and a.ndim else a for a in args])
+            kwargs = {k: a.expand(self.shape).permute(order) if isinstance(a, Tensor) and a.ndim else a for k, a in kwargs.items()}
         if generator is None:
             drawn = draw(like, *args, **kwargs)
         else:
