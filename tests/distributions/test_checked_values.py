@@ -101,6 +101,22 @@ def test_what_numpy_holds_is_asked_as_an_array(form, monkeypatch):
     assert asked[-1] is np.ndarray
 
 
+@pytest.mark.recall
+@pytest.mark.parametrize("name", ["simplex", "one_hot"])
+def test_vectors_that_numpy_holds_are_asked_as_they_stand(name, monkeypatch):
+    constraint, seen = getattr(C, name), []
+    check = type(constraint).check
+    monkeypatch.setattr(type(constraint), "check", lambda self, value: seen.append(type(value)) or check(self, value))
+    vector = [0.0, 1.0, 0.0]
+    for rows, holds in (([vector, vector], True), ([vector, [0.5, 0.6, 0.0]], False), ([vector, [-1.0, 1.0, 1.0]], False)):
+        x = tg.tensor(rows)
+        assert satisfied(constraint, x) is holds
+        assert satisfied(constraint, x.reshape(1, 2, 3)) is holds
+        assert satisfied(constraint, x.t()) is bool(check(constraint, x.t()).all())         # by columns
+    assert {*seen} == {np.ndarray}
+    assert satisfied(constraint, tg.tensor(vector).expand(2, 3))
+
+
 def test_an_empty_value_satisfies():
     assert satisfied(C.positive, tg.zeros(0))
     assert satisfied(C.positive, tg.tensor([-1.0]).expand(0, 1))

@@ -503,3 +503,98 @@ def test_what_detach_gives_is_written_with_its_base():
         assert x._n is not node
         assert x.is_leaf
         assert x.requires_grad is (x is leaf)
+
+
+@pytest.mark.recall
+def test_a_part_at_places_that_tensors_hold_is_written_once(monkeypatch):
+    """A confusion matrix: `counts[target, guess] += 1` of tensors of no dimensions."""
+    written = []
+    write = numpy_subscripts._write_held
+    monkeypatch.setattr(numpy_subscripts, "_write_held", lambda *args: written.append(args) or write(*args))
+    counts, wanted = tg.zeros(4, 4, dtype=tg.int64), np.zeros((4, 4), np.int64)
+    targets, guesses = [0, 3, 1, 3, 3], [0, 2, 1, 2, 0]
+    for target, guess in zip(tg.tensor(targets), tg.tensor(guesses), strict=True):
+        counts[target, guess] += 1
+    for _ in range(20):
+        written.clear()
+        counts[tg.tensor(3), tg.tensor(2)] += 1
+        assert len(written) == 1
+    np.add.at(wanted, (targets, guesses), 1)
+    wanted[3, 2] += 20
+    np.testing.assert_array_equal(counts.numpy(), wanted)
+
+
+def refused(*_):
+    raise AssertionError("computed by a program of its own")
+
+
+@pytest.mark.recall
+def test_a_copy_and_a_draw_in_place_need_no_program(monkeypatch):
+    source, x, leaf = tg.tensor(given(3, 4)), tg.zeros(3, 4), tg.nn.Parameter(tg.zeros(3, 4))
+    view, few = x[1], tg.zeros(8)
+    source.sum().item(), x.sum().item()
+    monkeypatch.setattr(numpy_subscripts, "computed_early", refused)
+    x.copy_(source)
+    with tg.no_grad():
+        leaf.copy_(source)
+    tg.manual_seed(3)
+    few.uniform_()
+    source[0] = 7.0                                         # the copies are their own
+    monkeypatch.undo()
+    wanted = given(3, 4)
+    equal((x.numpy(), view.numpy(), leaf.detach().numpy()), (wanted, wanted[1], wanted))
+    assert leaf.requires_grad
+    assert leaf.is_leaf
+    tg.manual_seed(3)
+    equal((few.numpy(),), (tg.rand(8).numpy(),))
+
+
+@pytest.mark.recall
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.float16, np.complex64, tg.bfloat16])
+@pytest.mark.parametrize("name", ["cat", "stack"])
+def test_lists_of_what_numpy_holds_are_joined_when_they_are_met(name, dtype):
+    join = getattr(tg, name)
+    wide = given(5, 4, dtype=dtype)
+    arrays = [given(3, 4, dtype=dtype, seed=k) for k in range(3)]
+    parts = [tg.tensor(a) for a in arrays] + [tg.tensor(wide)[1:4]]
+    arrays.append(wide[1:4])
+    rule = np.concatenate if name == "cat" else np.stack
+    for count in (2, 3, 4):
+        for dim in (0, 1, -1):
+            found = join(parts[:count], dim) if dim else join(tuple(parts[:count]))
+            assert type(found._n.value) is HostBuffer           # though such a list was never met before
+            np.testing.assert_array_equal(found.numpy(), rule(arrays[:count], dim))
+    found, before = join(parts, dim=0), join(parts).numpy()
+    parts[0][0] = 1
+    found[1] = 0
+    np.testing.assert_array_equal(join([*parts[1:]]).numpy(), rule(arrays[1:], 0))
+    np.testing.assert_array_equal(found.numpy()[0], before[0])
+
+
+@pytest.mark.recall
+def test_numbers_are_stacked():
+    numbers = [tg.tensor(1.5), tg.tensor(float("nan")), tg.tensor(-0.0), tg.tensor([2.5, float("inf")])[1]]
+    found = tg.stack(numbers)
+    assert type(found._n.value) is HostBuffer
+    assert found.numpy().tobytes() == np.array([1.5, np.nan, -0.0, np.inf], np.float32).tobytes()
+
+
+def test_other_lists_are_joined_at_length():
+    """Histories, promotion, empty vectors, what lies otherwise in memory, and what is wrong."""
+    leaf = tg.ones(2, 3, requires_grad=True)
+    found = tg.cat([leaf, leaf * 2.0])
+    (found * tg.arange(12.0).reshape(4, 3)).sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), [[12, 15, 18], [21, 24, 27]])
+    with tg.no_grad():
+        assert not tg.stack([leaf, leaf]).requires_grad
+    assert tg.cat([tg.ones(2), tg.ones(2, dtype=tg.int32)]).dtype == tg.float32
+    np.testing.assert_array_equal(tg.cat([tg.tensor([]), tg.ones(2, 3)]).numpy(), np.ones((2, 3)))
+    turned = tg.tensor(given(3, 4)).t()
+    np.testing.assert_array_equal(tg.stack([turned, turned]).numpy(), np.stack([given(3, 4).T] * 2))
+    for call in (lambda: tg.cat([tg.ones(2), tg.ones(2, 3)]), lambda: tg.stack([tg.ones(2), tg.ones(3)]),
+                 lambda: tg.cat([tg.ones(()), tg.ones(())])):
+        with pytest.raises(tg.errors.ShapeError):
+            call()
+    with pytest.raises(tg.errors.IndexOutOfRange):
+        tg.stack([tg.ones(2), tg.ones(2)], 3)
+    np.testing.assert_array_equal(tg.trace(lambda x: tg.cat([x, tg.ones(2)]))(tg.zeros(2)).numpy(), [0, 0, 1, 1])

@@ -26,7 +26,7 @@ draw("large", lambda: torch.randn(3, 10007))
 draw("complex", lambda: torch.randn(20, dtype=torch.complex64))
 draw("integers", lambda: (torch.randint(0, 10, (4,)), torch.randint(-5, 2**33, (4,)), torch.randint(2**28, (3,)),
                           torch.randint_like(torch.zeros(3), 5)))
-draw("order", lambda: torch.randperm(50))
+draw("order", lambda: [torch.randperm(n) for n in (0, 1, 50, 200, 201, 777, 5000)])
 draw("bernoulli", lambda: (torch.bernoulli(torch.full((9,), 0.3)), torch.empty(9).bernoulli_(0.3),
                            torch.empty(5, dtype=torch.bool).bernoulli_(),
                            torch.bernoulli(torch.full((4,), 0.5, dtype=torch.float64)), torch.bernoulli(torch.ones(5), 0.4)))
@@ -34,6 +34,26 @@ draw("choices", lambda: (torch.multinomial(torch.arange(1.0, 9), 4), torch.multi
                          torch.multinomial(torch.ones(3, 5), 1), torch.multinomial(torch.ones(4), 1, replacement=True)))
 draw("normal", lambda: (torch.normal(0.0, 1.0, (20,)), torch.normal(2.0, 3.0, (5,)), torch.normal(torch.arange(20.0), 0.5)))
 draw("scaled", lambda: (torch.empty(20).uniform_(-2, 5), torch.empty(20).normal_(1, 0.02), torch.empty(9).exponential_(2)))
+draw("one factor", lambda: (torch.empty(3008).normal_(0, 0.02), torch.empty(20007).normal_(),
+                            torch.empty(32).normal_(0, 0), torch.empty(40).normal_(-1, 0)))
+def in_place(write):
+    # Of a tensor, a view, what is turned, a leaf with a gradient, and what shares its memory; and of another dtype.
+    x, turned, base, cube = torch.ones(3, 7), torch.ones(7, 3).t(), torch.ones(4, 20), torch.ones(2, 3, 5)
+    leaf, shared = torch.ones(20, requires_grad=True), x.view(21)
+    with torch.no_grad():
+        for part in (x, turned, base[1], base[:, 3:5], base[:, 7:14], leaf, leaf.data, cube.permute(2, 0, 1)):
+            write(part)
+    (leaf * 2).sum().backward()
+    kept = x.clone()
+    write(x)
+    return [x, shared, kept, turned, base, cube, leaf.detach(), leaf.grad, write(torch.ones(5).double())]
+for name, write in dict(uniform=lambda x: x.uniform_(-1, 2), normal=lambda x: x.normal_(1, 2), bernoulli=lambda x: x.bernoulli_(0.3),
+                        chances=lambda x: x.bernoulli_(torch.linspace(0, 1, x.shape[-1])),
+                        named=lambda x: x.bernoulli_(p=torch.linspace(0, 1, x.numel()).reshape(x.shape)),
+                        exponential=lambda x: x.exponential_(), integers=lambda x: x.random_(9),
+                        cauchy=lambda x: x.cauchy_(), geometric=lambda x: x.geometric_(0.3),
+                        log=lambda x: x.log_normal_(), own=lambda x: x.uniform_(generator=torch.Generator().manual_seed(2))).items():
+    draw(f"in place {name}", lambda: in_place(write))
 draw("others", lambda: (torch.empty(9).cauchy_(), torch.empty(9).geometric_(0.3), torch.empty(9).log_normal_()))
 for dtype in (torch.int64, torch.int32, torch.uint8, torch.float32, torch.bool):
     draw(f"any {torch.zeros(1, dtype=dtype).element_size()} {dtype.is_floating_point}",

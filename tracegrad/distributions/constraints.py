@@ -144,7 +144,7 @@ class _Simplex(Constraint):
     event_dim = 1
 
     def check(self, value: Any) -> Any:
-        return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < 1e-6)
+        return (value >= 0).all(-1) & (abs(value.sum(-1) - 1) < 1e-6)
 
 
 class _OneHot(Constraint):
@@ -230,6 +230,11 @@ def elementwise(constraint: Constraint) -> Constraint | None:
     return constraint if type(constraint) in _ELEMENTWISE and all(type(b) in (int, float) for b in bounds.values()) else None
 
 
+def by_rows(constraint: Constraint) -> bool:
+    """Whether a NumPy array may be asked as well as a tensor, as it stands: what vectors along the last dimension have to satisfy."""
+    return type(constraint) in _BY_ROWS
+
+
 class cat(Constraint):
     """Along `dim`, one constraint for each piece, of `lengths` elements (default: 1 each)."""
 
@@ -304,6 +309,7 @@ def is_dependent(constraint: Any) -> bool:
 
 _ELEMENTWISE = frozenset((integer_interval, _integer_greater_than, interval, half_open_interval, greater_than, greater_than_eq, less_than,
                           _Real, _Boolean))
+_BY_ROWS = frozenset((_Simplex, _OneHot))
 dependent = _Dependent()
 real: Constraint = _Real()
 positive: Constraint = greater_than(0.0)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from tracegrad.config import config
-from tracegrad.distributions.constraints import Constraint, elementwise, independent, is_dependent
+from tracegrad.distributions.constraints import Constraint, by_rows, elementwise, independent, is_dependent
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
+from tracegrad.execute.realize import held_view
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import LazyNode, Size
 from tracegrad.graph.operation_families import broadcast_shapes
@@ -63,8 +64,11 @@ def _elements(value: Tensor) -> Any:
 def satisfied(constraint: Constraint, value: Tensor) -> bool:
     """Whether all of value satisfies the constraint. What NumPy holds it is asked for: a distribution is often made anew at each step."""
     array = _elements(value)
-    if array is not None and value.ndim >= constraint.event_dim and (single := elementwise(constraint)) is not None:
-        return bool(silent.call(single.check, array).all())
+    if array is not None and value.ndim >= constraint.event_dim:
+        if (single := elementwise(constraint)) is not None:
+            return bool(silent.call(single.check, array).all())
+        if by_rows(constraint) and (rows := held_view(value._node())) is not None:
+            return bool(silent.call(constraint.check, rows).all())
     with no_grad():
         return bool(constraint.check(value).all())
 

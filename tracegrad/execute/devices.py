@@ -94,6 +94,8 @@ def find_device(spec: Any = "") -> Device:
 
     >>> tg.device("numpy")
     """
+    if spec is None and devices_.chosen:
+        return devices_.chosen[0]
     if isinstance(spec, (HostDevice, devices_.Device)):
         return spec
     if aliases and isinstance(spec, str) and (name := spec.partition(":")[0]) in aliases:

@@ -61,14 +61,19 @@ def memory_order(x: Tensor) -> list[int] | None:
     return None if order == [*range(len(steps))] or _row_by_row(x.shape, steps) else order
 
 
+def lies_row_by_row(x: Tensor) -> bool:
+    """Whether the elements lie one behind the other in memory; those of a view in its base's."""
+    steps = None if x._base is None else _strides_in_memory(x)
+    return x._base is None or (steps is not None and _row_by_row(x.shape, steps))
+
+
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself; of a view whose elements do not lie row by row in its base's memory (transposed, every second, ...) a copy.
 
     So what is written to the result reaches the base where it does so in torch.
     """
     accept_format("contiguous", memory_format)
-    steps = None if self._base is None else _strides_in_memory(self)
-    return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
+    return self if lies_row_by_row(self) else self.clone()
 
 
 @memoize(1000)

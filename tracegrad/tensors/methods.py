@@ -6,10 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tracegrad.errors import DTypeError
 from tracegrad.graph.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensors.cached_views import recalled
-from tracegrad.tensors.numpy_subscripts import reading, rebinding, writing
+from tracegrad.tensors.numpy_subscripts import joining, reading, rebinding, stacked, writing
 from tracegrad.tensors.tensor import Tensor
 
 _VIEWS = (
@@ -167,6 +169,8 @@ def install() -> None:
                 setattr(Tensor, name, views[fn])
     PUBLIC.update({name: _as_views_of_each(PUBLIC[name]) for name in _VIEWS_OF_EACH})
     PUBLIC["einsum"] = _of_one(PUBLIC["einsum"])
+    joined = {PUBLIC["cat"]: joining(PUBLIC["cat"], np.concatenate), PUBLIC["stack"]: joining(PUBLIC["stack"], stacked)}
+    PUBLIC.update({name: joined[fn] for name, fn in PUBLIC.items() if fn in joined})
     setattr(Tensor, "__getitem__", reading(recalled(Tensor.__getitem__)))  # noqa: B010 - to mypy it is another class's method
     setattr(Tensor, "__setitem__", writing(Tensor.__setitem__))  # noqa: B010
     setattr(Tensor, "_rebind", rebinding(Tensor._rebind))  # noqa: B010

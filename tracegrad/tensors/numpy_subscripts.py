@@ -174,6 +174,60 @@ def _picked(x: Tensor, key: tuple[Any, ...]) -> Tensor | None:
     return holding(x._device, aval, (known if aval.bounded else {}) | {"aval": aval}, None, part)
 
 
+def joining(at_length: Callable[..., Tensor], rule: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Decorator of `cat` and `stack`, which are `rule` to NumPy: samples come in lists of other lengths each time."""
+    @wraps(at_length)
+    def joined(*args: Any, **kwargs: Any) -> Tensor:
+        if (not kwargs or kwargs.keys() == {"dim"}) and 1 <= len(args) <= 2 - len(kwargs) and config.eager and config.recall and not (
+                unusual[0] and not state.plain):
+            found = _joined(rule, args[0], kwargs["dim"] if kwargs else args[1] if len(args) == 2 else 0)
+            if found is not None:
+                return found
+        return at_length(*args, **kwargs)
+
+    return joined
+
+
+def stacked(arrays: list[Any], dim: int) -> Any:
+    """np.stack of arrays of one shape, in fewer steps along the first dimension."""
+    if dim:
+        return np.stack(arrays, dim)
+    first = arrays[0]
+    if not first.ndim:
+        return np.array([a.item() for a in arrays], first.dtype)
+    return np.concatenate(arrays).reshape((len(arrays), *first.shape))
+
+
+def _joined(rule: Callable[..., Any], tensors: Any, dim: Any) -> Tensor | None:
+    """rule(arrays, dim) of tensors of one dtype that NumPy holds row by row; None of others, and of large ones."""
+    if type(tensors) not in (list, tuple) or len(tensors) < 2 or type(dim) is not int or type(tensors[0]) is not Tensor:
+        return None
+    device, first, arrays, nbytes, alike = tensors[0]._device, tensors[0]._n.aval, [], 0, rule is stacked
+    dtype = first.dtype
+    for x in tensors:
+        if type(x) is not Tensor or x._device is not device or x._trace is not None:
+            return None
+        node = x._n if x._base is None else x._node()
+        value, aval = node.value, node.aval
+        if type(value) is not HostBuffer or node.needs_grad or value.deferred_checks or (
+                aval is not first and (alike or aval.dtype is not dtype or aval.shape == (0,))):     # (cat leaves empty vectors out)
+            return None
+        array = value.array if value.fits is aval else contents(value, aval)
+        if array is None or not array.flags.c_contiguous:
+            return None
+        arrays.append(array)
+        nbytes += aval.nbytes
+    if nbytes > COPIED or first.shape == (0,):
+        return None
+    try:
+        made = rule(arrays, dim)
+    except (ValueError, IndexError):
+        return None
+    eager_calls[0] += 1
+    aval = Aval(made.shape, dtype)
+    return holding(device, aval, {"aval": aval}, None, made)
+
+
 def writing(at_length: Callable[[Tensor, Any, Any], None]) -> Callable[[Tensor, Any, Any], None]:
     """Decorator of `Tensor.__setitem__`."""
     @wraps(at_length)
@@ -195,6 +249,8 @@ def _write(x: Tensor, key: Any, value: Any) -> bool:
         select = len(arrays) == 1 and arrays[0].dtype.kind == "b" and not isinstance(value, Tensor)
         if arrays and not select and _place(items, x.ndim)[0]:          # composed, it lies otherwise in memory
             return False
+        if not arrays and _is_part(x, items, value):
+            return True
     elif _is_part(x, items, value):
         return True
     if isinstance(value, Tensor):

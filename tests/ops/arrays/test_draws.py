@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.marks import one_of
+from tracegrad.support.mersenne.generator import exchanged
 from tracegrad.support.philox import philox_block, philox_numpy
 from tracegrad.utils.checkpoint import checkpoint
 
@@ -178,3 +179,14 @@ def test_threads_draw_each_from_its_generator():
     for seed in range(4):
         for a, b in zip(found[seed], wanted[seed], strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 64, 1000])
+def test_exchanges_at_once_are_those_in_turn(n):
+    rng = np.random.default_rng(n)
+    last = np.arange(n - 1, 0, -1)
+    for steps in (rng.integers(0, last + 1), last, last * 0, np.minimum(last, 1), last * (rng.random(n - 1) < 0.5)):
+        order = list(range(n))
+        for i, step in enumerate(steps.tolist()):
+            order[i], order[i + step] = order[i + step], order[i]
+        np.testing.assert_array_equal(exchanged(steps.astype(np.int64)), order)

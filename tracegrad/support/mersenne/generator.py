@@ -21,7 +21,7 @@ _WORDS = 624
 _SAVED = np.dtype([("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u8"), ("words", "u8", _WORDS), ("x", "f8"), ("y", "f8"),
                    ("rho", "f8"), ("valid", "i4"), ("pad", "i4"), ("sample", "f4"), ("sample_valid", "i4")])
 _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for an integer
-_SHORT = 64                             # up to which Python's integers are faster than an array of them
+_SHORT = 200                            # up to which Python exchanges elements faster than arrays find all exchanges
 _FEW = 1 << 11                          # normal numbers that are made ahead at most
 _ahead = threading.RLock()
 
@@ -89,7 +89,8 @@ class Mersenne:
             if rest:
                 out = np.concatenate([out[:count - 16], out[-16:]])
         if kind is np.float32:
-            out = _fused(out, _single(std)[0], _single(mean)[0])
+            scale, shift = np.float32(std), np.float32(mean)
+            out = _fused(out, float(scale), float(shift)) if shift else out * scale + shift       # (which makes 0.0 of -0.0)
         else:
             out = out * kind(std) + kind(mean)
         return out.astype(dtype, copy=False).reshape(shape)
@@ -155,13 +156,13 @@ class Mersenne:
 
     def permutation(self, n: int) -> Array:
         """0 ... n - 1 in a random order (Fisher and Yates, from the first place on)."""
-        order, words = list(range(n)), self.raw(max(n - 1, 0))
-        if n <= _SHORT:
-            steps = [word % (n - i) for i, word in enumerate(words.tolist())]
-        else:
-            steps = (words % np.arange(n, 1, -1, dtype=np.uint64)).tolist()
-        for i, step in enumerate(steps):
-            order[i], order[i + step] = order[i + step], order[i]
+        words = self.raw(max(n - 1, 0))
+        if n > _SHORT:
+            return exchanged((words % np.arange(n, 1, -1, dtype=np.uint64)).astype(np.int64))
+        order = list(range(n))
+        for i, word in enumerate(words.tolist()):
+            step = i + word % (n - i)
+            order[i], order[step] = order[step], order[i]
         return np.array(order, np.int64)
 
     def bernoulli(self, shape: Shape, p: float) -> Array:
@@ -203,6 +204,30 @@ class Mersenne:
         self._normal = float(found["y"]) if found["valid"] else None
 
 
+def exchanged(steps: Array) -> Array:
+    """0 ... n - 1 after each place i but the last, in turn, was exchanged with the one `steps[i]` behind it, all at once. Shape (n,).
+
+    Before exchange i the place i holds what the latest exchange with it brought, and that is what the place of that exchange held then: a
+    chain that ends at a place nobody exchanged with. Chains are some log n long, so a few doublings of their steps find all ends.
+    """
+    n = len(steps) + 1
+    here = np.arange(n)
+    before, there = here[:-1], here[:-1] + steps
+    held = here.copy()
+    moved = steps.nonzero()[0]
+    held[there[moved]] = moved                              # (of equal places the last assignment stays)
+    while not ((further := held[held]) == held).all():
+        held = further
+    order = held.copy()                                     # (the last place gets what it holds at the end)
+    order[:-1] = there
+    bits = n.bit_length()
+    exchanges = np.sort(there << bits | before)             # of each place, one behind the other
+    places, exchanges = exchanges >> bits, exchanges & ((1 << bits) - 1)
+    again = (places[1:] == places[:-1]).nonzero()[0]
+    order[exchanges[again + 1]] = held[exchanges[again]]    # the place holds what the exchange before this one put there
+    return order
+
+
 def _box_muller(uniform: Array) -> Array:
     """Normal numbers with mean 0 and deviation 1 of uniform ones, a multiple of 16, each step in their own dtype."""
     kind = uniform.dtype.type
@@ -230,9 +255,9 @@ _LOG = _single(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846
                -2.4999993993e-1, 3.3333331174e-1)
 _SIN = _single(-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = _single(2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-_SIN_COS = tuple(np.array(pair).reshape(2, 1, 1) for pair in zip(_SIN, _COS, strict=True))
+_SIN_COS = tuple(np.array(pair).reshape(2, 1) for pair in zip(_SIN, _COS, strict=True))
 _QUARTER_PI = _single(-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8)        # in three parts, negative
-_HALF_ROOT = np.float32(0.7071067811865476)
+_HALF_ROOT, _SIGN = np.float32(0.7071067811865476).view(np.int32), np.int32(-2**31)           # their bits
 
 
 def _fused(a: Any, b: Any, c: Any) -> Array:
@@ -242,50 +267,90 @@ def _fused(a: Any, b: Any, c: Any) -> Array:
     return found.astype(np.float32)
 
 
-def _polynomial(x: Array, factors: Any) -> Array:
-    """That of float32, by Horner's rule: each step is rounded once. Factors with dimensions: a polynomial for each of the first one."""
-    wide, y = x.astype(np.float64), factors[0]
-    narrow = np.empty(np.broadcast_shapes(x.shape, np.shape(y)), np.float32)
-    found = np.empty(narrow.shape)
-    for c in factors[1:]:
+def _polynomial(wide: Array, factors: Any, shape: Shape) -> tuple[Array, Array]:
+    """That of float32, which `wide` has in float64, by Horner's rule: each step is rounded once. And an array of float64 to go on with.
+
+    Factors with dimensions: a polynomial for each of the first one.
+    """
+    narrow, found, y = np.empty(shape, np.float32), np.empty(shape), factors[0]
+    for c in factors[1:-1]:
         np.multiply(y, wide, found)
         found += c
         narrow[...] = found
         found[...] = narrow
         y = found
-    return narrow
+    np.multiply(y, wide, found)
+    found += factors[-1]
+    narrow[...] = found
+    return narrow, found
+
+
+# What follows works in float32 where no product is rounded, or nothing is added to one: there, two operations are a fused one. Each call
+# of NumPy's takes as long as a thousand numbers, so results are written over what is done with.
 
 
 def _log(x: Array) -> Array:
-    """The natural logarithm of float32 above 0."""
-    x, exponent = np.frexp(x)
-    low = x < _HALF_ROOT
-    e = np.subtract(exponent, low).astype(np.float32)
-    x = x * low + x - np.float32(1)                     # (exact)
-    z = x * x
-    y = _fused(_polynomial(x, _LOG) * x, z, e * np.float32(-2.12194440e-4))
-    return _fused(e, 0.693359375, x + _fused(z, -0.5, y))
+    """The natural logarithm of float32 above 0, a vector."""
+    bits = x.view(np.int32)
+    exponent = bits - _HALF_ROOT                        # x = m * 2 ** exponent with m from sqrt(1/2) up to sqrt(2)
+    exponent >>= 23
+    x = (bits - (exponent << 23)).view(np.float32)
+    x -= np.float32(1)
+    e, z = exponent.astype(np.float32), x * x
+    y, wide = _polynomial(x.astype(np.float64), _LOG, x.shape)
+    y *= x
+    wide[...] = y
+    wide *= z
+    y[...] = e
+    y *= np.float32(-2.12194440e-4)
+    wide += y
+    y[...] = wide
+    z *= np.float32(0.5)
+    y -= z
+    y += x
+    e *= np.float32(0.693359375)                        # (355 / 512: exact)
+    y += e
+    return y
 
 
-def _sin_cos(x: Array) -> tuple[Array, Array]:
-    """Sine and cosine of float32 that is not negative, a matrix."""
-    octant = ((x * np.float32(1.27323954473516)).astype(np.int32) + 1) & ~1
-    places = octant.astype(np.float64)
-    for part in _QUARTER_PI:
-        x = _fused(places, part, x)
-    z = x * x
-    sin, cos = _polynomial(z, _SIN_COS) * z
-    cos = _fused(cos, z, z * np.float32(-0.5)) + np.float32(1)
-    sin = _fused(sin, x, x)
-    swapped = (octant & 2) != 0
-    s, c = np.where(swapped, cos, sin), np.where(swapped, sin, cos)
-    s.view(np.int32)[...] ^= (octant & 4) << 29          # the sign's bit
-    c.view(np.int32)[...] ^= ((octant + 2) & 4) << 29
-    return s, c
+def _sin_cos(x: Array) -> Any:
+    """Sine and cosine, one below the other, of float32 that is not negative, a vector."""
+    octant = (x * np.float32(1.27323954473516)).astype(np.int32)
+    octant += 1
+    octant &= ~1
+    places, (first, second, third) = octant.astype(np.float32), _QUARTER_PI
+    x = x + places * np.float32(first)                  # (what has few bits: exact)
+    x += places * np.float32(second)
+    rest = octant * third
+    rest += x
+    given = np.empty((2, len(x)), np.float32)           # x, and its square
+    given[0] = rest
+    np.multiply(given[0], given[0], given[1])
+    wide = given.astype(np.float64)
+    y, found = _polynomial(wide[1], _SIN_COS, given.shape)
+    y *= given[1]
+    found[...] = y
+    found *= wide
+    given[1] *= np.float32(-0.5)
+    found += given
+    y[...] = found
+    y[1] += np.float32(1)
+    bits = y.view(np.int32)
+    swapped = octant << 30                              # all bits, where sine and cosine change places
+    swapped >>= 31
+    out = bits ^ ((bits[0] ^ bits[1]) & swapped)
+    octant <<= 29
+    out[0] ^= octant & _SIGN
+    octant += np.int32(2 << 29)
+    out[1] ^= octant & _SIGN
+    return out.view(np.float32)
 
 
 def _box_muller32(pairs: Array) -> Array:
     """Normal numbers with mean 0 and deviation 1 of uniform ones, as an array (blocks, 2, 8)."""
-    radius = np.sqrt(np.float32(-2) * _log(np.float32(1) - pairs[:, 0]))
-    sin, cos = _sin_cos(np.float32(2 * np.pi) * pairs[:, 1])
-    return np.stack([radius * cos, radius * sin], 1)
+    count = len(pairs)
+    radius = _log((np.float32(1) - pairs[:, 0]).reshape(-1))
+    radius *= np.float32(-2)
+    np.sqrt(radius, radius)
+    sin, cos = (_sin_cos((np.float32(2 * np.pi) * pairs[:, 1]).reshape(-1)) * radius).reshape(2, count, 8)
+    return np.stack([cos, sin], 1)

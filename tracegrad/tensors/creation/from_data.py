@@ -108,6 +108,8 @@ def from_numpy(array: Any) -> Tensor:
     """
     if not isinstance(array, np.ndarray):
         raise DTypeError(f"from_numpy: expected a numpy array, got {type(array).__name__}; use tg.asarray")
+    if state.trace is None and array.dtype.kind in "biuf":
+        return from_array(array, copy=None)                     # what `_entered` looks for is not in these
     return _entered("from_numpy", array, array, None, None, None)
 
 
@@ -154,6 +156,8 @@ def _converted(
     if state.trace is not None and _holds_tensors(obj):
         obj = _stacked(obj)
     if not isinstance(obj, Tensor):
+        if copy is not False and (array := _of_numbers(obj, dtype)) is not None:
+            return from_own(array, device)
         return _entered(call, _array(call, obj, copy), obj, dtype, device, copy, error)
     out = (_of_its_dtype(obj) if dtype is None else obj).to(dtype=dtype, device=device)
     if copy is False and out is not obj:

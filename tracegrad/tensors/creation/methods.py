@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from math import log1p, pi
+from functools import partial, wraps
+from math import log1p, pi, prod
 from types import NoneType
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import fails
+from tracegrad.ops.arrays.random_bits import drawn_in_order
 from tracegrad.support import dtypes, random_state
+from tracegrad.tensors.attributes import lies_row_by_row, memory_order
 from tracegrad.tensors.creation.filled import empty, empty_strided, full, ones, zeros
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.creation.random_numbers import (
@@ -29,9 +31,10 @@ from tracegrad.tensors.creation.random_numbers import (
 from tracegrad.tensors.tensor import Tensor, from_own
 
 
-def fills(draw: Any) -> Any:
+def fills(draw: Any, ordered: bool = True) -> Any:
     """Decorator: a function that draws numbers like a tensor, as the method of its name that overwrites the tensor with them.
 
+    ordered: torch's numbers are drawn in the order in which the elements lie in memory; else `draw` sees to it.
     What `draw` takes after the tensor are numbers. The generator that the method is given is in force while `draw` runs, which need not
     ask for it.
     """
@@ -43,9 +46,22 @@ def fills(draw: Any) -> Any:
         for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
             if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
-        with random_state.using(name, generator):
-            drawn = draw(self, *args, **kwargs)
-            return self.copy_(drawn if drawn.dtype == self.dtype else drawn.to(dtype=self.dtype))
+        order = memory_order(self) if ordered and self._base is not None and random_state.is_torchs() else None
+        like = self
+        if order is not None:                                   # with it turn probabilities of an element each
+            like = self.detach().permute(order)
+            args = tuple([a.expand(self.shape).permute(order) if isinstance(a, Tensor) and a.ndim else a for a in args])
+            kwargs = {k: a.expand(self.shape).permute(order) if isinstance(a, Tensor) and a.ndim else a for k, a in kwargs.items()}
+        if generator is None:
+            drawn = draw(like, *args, **kwargs)
+        else:
+            with random_state.using(name, generator):
+                drawn = draw(like, *args, **kwargs)
+        if order is not None:
+            drawn = drawn.permute(np.argsort(order).tolist())
+        if (node := drawn._node()).aval is self._n.aval and not node.needs_grad and drawn._device is self._device:
+            return self._rebind(node, name)                     # what was just drawn nobody else has: no copy is made
+        return self.copy_(drawn if drawn.dtype == self.dtype else drawn.to(dtype=self.dtype))
 
     method.__doc__ = f"Overwrite with random numbers ({name[:-1]})."
     setattr(Tensor, name, method)
@@ -59,10 +75,14 @@ def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any =
     return draw_uniform(x.shape, x.dtype, x.device, low, high)  # type: ignore[no-any-return]
 
 
-@fills
+@partial(fills, ordered=False)
 def normal_(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
+    host = random_state.torchs(x.numel()) if dtypes.is_float(x.dtype) and not lies_row_by_row(x) else None
+    if host is not None:                            # torch draws so, one by one, where elements do not lie one behind the other
+        drawn = drawn_in_order(memory_order(x), x.shape, lambda shape: host.normals(prod(shape)).reshape(shape))
+        return from_own((drawn * std + mean).astype(x.dtype), x.device)
     return draw_normal(x.shape, x.dtype, x.device, mean, std)  # type: ignore[no-any-return]
 
 

@@ -12,6 +12,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of, made_eagerly, nodes_of
+from tracegrad.execute.realize import held_view
 from tracegrad.graph.cached_calls import calls, learn
 from tracegrad.graph.ir import Aval, Node, own_nodes
 from tracegrad.graph.operation_families import broadcast_shapes
@@ -334,7 +335,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
 
 def _torchs_choices(host: Any, input: Tensor, k: int, replacement: bool) -> Tensor | None:
     """What `multinomial` draws by torch's generator of probabilities that NumPy holds, in few steps; None, and nothing drawn, of others."""
-    p = input.detach()._held() if state.plain and config.eager and config.recall else None
+    p = held_view(input.detach()._node()) if state.plain and config.eager and config.recall else None
     if p is None or p.dtype.char not in "fd":
         return None
     few = (p > 0).sum(-1) < (1 if replacement else k)

@@ -11,11 +11,13 @@ from typing import Any, Self
 import numpy as np
 
 from tracegrad.autodiff.derivatives import variable
+from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, warn
+from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, scalar
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, iota, scalar
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
@@ -181,6 +183,11 @@ class InPlace(Handle):
             other = other.to(device=self._device)
         node = other._node() if isinstance(other, InPlace) else scalar("copy_", other, self.dtype)
         warn_of_real("copy_", node.dtype, self.dtype)
+        if node.aval is self._n.aval and not node.needs_grad and self.shape == node.shape and (
+                state.plain and config.eager and config.recall):
+            array = other._held() if isinstance(other, InPlace) else None
+            if array is not None:                               # which nobody writes: as clone() it is another handle on it
+                return self._rebind(data(node.aval, host_part(self._device, array)), "copy_")
         with own_nodes():
             value = expanded("copy_", cast(node, self.dtype), self.shape)
             old = self._node()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError
-from tracegrad.ops.arrays.joining import stack
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import float64
 from tracegrad.tensors.creation.from_data import as_tensor, tensor
@@ -60,7 +60,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 def collate_tensor_fn(batch: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:
     """Tensors of one shape along a new first dimension: what functions in `default_collate_fn_map` call, under torch's name."""
-    found: Tensor = stack(list(batch), 0)
+    found: Tensor = PUBLIC["stack"](list(batch), 0)
     return found
 
 
