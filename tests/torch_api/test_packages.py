@@ -279,12 +279,12 @@ y, seen = a * b, []
 y.grad_fn.register_prehook(lambda outputs: (outputs[0] + 1,))
 y.grad_fn.register_hook(lambda inputs, outputs: (seen.append([list(inputs), list(outputs)]), (inputs[0] * 10, inputs[1]))[1])
 leaf = y.grad_fn.next_functions[0][0]
+say("one", lambda: [y.grad_fn is y.grad_fn, leaf is y.grad_fn.next_functions[0][0], leaf.variable is a])
 leaf.register_hook(lambda inputs, outputs: seen.append([list(inputs), list(outputs), a.grad.clone()]))
 leaf.register_prehook(lambda outputs: (outputs[0] / 2,))
 y.sum().backward()
 say("seen", lambda: seen)
 say("gradients", lambda: [a.grad, b.grad])
-say("one", lambda: [y.grad_fn is y.grad_fn, leaf is y.grad_fn.next_functions[0][0], leaf.variable is a])
 y.grad_fn.metadata["mark"] = 1
 say("metadata", lambda: [y.grad_fn.metadata, isinstance(y.grad_fn, torch.autograd.graph.Node)])
 """)

@@ -16,13 +16,13 @@ __all__ = ["call_for_per_sample_grads"]
 
 
 def call_for_per_sample_grads(
-    module: Module, *, batch_size: int | None = None, loss_reduction: str = "sum", batch_first: bool = True
+    module: Module, *, batch_size: Any = None, loss_reduction: str = "sum", batch_first: bool = True
 ) -> Callable[..., Any]:
     """The module's forward, after which a backward leaves (batch, *shape) gradients of each sample in the parameters' `grad_sample`.
 
-    Their `grad` stays as it was. The samples are computed by `vmap`, each as a batch of one. batch_size: by default the size of the arguments'
-    first dimension (batch_first=False: second one); of arguments that do not have it, each sample gets the whole. loss_reduction: what the
-    loss makes of the samples' losses; for "mean" gradients are multiplied by the batch's size.
+    Their `grad` stays as it was. The samples are computed by `vmap`, each as a batch of one. batch_size: by default the size of the
+    arguments' first dimension (batch_first=False: second one); of arguments that do not have it, each sample gets the whole. loss_reduction:
+    what the loss makes of the samples' losses; for "mean" gradients are multiplied by the batch's size.
     Raises RuntimeError for other arguments, batches of several sizes, and parameters with a `grad_sample` already.
     """
     if loss_reduction not in ("sum", "mean"):
@@ -65,9 +65,9 @@ def _batch_size(flat: list[Any], dim: int) -> int:
     return sizes.pop()
 
 
-def _expanded(parameter: Tensor, size: int, scale: int) -> Tensor:
+def _expanded(parameter: Any, size: int, scale: int) -> Tensor:
     """A copy of the parameter for each sample, whose gradient goes to the parameter's `grad_sample`."""
-    copies = parameter.detach().expand(size, *parameter.shape).requires_grad_()
+    copies: Tensor = parameter.detach().expand(size, *parameter.shape).requires_grad_()
 
     def arrived(gradient: Tensor) -> None:
         present = getattr(parameter, "grad_sample", None)
