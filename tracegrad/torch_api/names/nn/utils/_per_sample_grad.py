@@ -21,8 +21,8 @@ def call_for_per_sample_grads(
     """The module's forward, after which a backward leaves (batch, *shape) gradients of each sample in the parameters' `grad_sample`.
 
     Their `grad` stays as it was. The samples are computed by `vmap`, each as a batch of one. batch_size: by default the size of the
-    arguments' first dimension (batch_first=False: second one); of arguments that do not have it, each sample gets the whole. loss_reduction:
-    what the loss makes of the samples' losses; for "mean" gradients are multiplied by the batch's size.
+    arguments' first dimension (batch_first=False: second one); of arguments that do not have it, each sample gets the whole.
+    loss_reduction: what the loss makes of the samples' losses; for "mean" gradients are multiplied by the batch's size.
     Raises RuntimeError for other arguments, batches of several sizes, and parameters with a `grad_sample` already.
     """
     if loss_reduction not in ("sum", "mean"):
