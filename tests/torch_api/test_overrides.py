@@ -216,3 +216,91 @@ def twice():
     return y, z, w, log.seen
 say("twice", twice)
 """)
+
+
+WRAPPER = """
+from torch.utils import _pytree as pytree
+log = []
+class Wrapper(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data):
+        made = torch.Tensor._make_wrapper_subclass(cls, size=data.size(), strides=data.stride(), dtype=data.dtype, device=data.device,
+                                                   layout=data.layout, requires_grad=False)
+        made.held = data
+        return made
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        shown = pytree.tree_map(lambda x: type(x).__name__ if isinstance(x, torch.Tensor) else repr(x), args)
+        log.append([str(func), shown, sorted(kwargs or {}), [t.__name__ for t in types]])
+        if func is torch.ops.aten.cat.default or func == torch.ops.aten.clone.default:
+            args = pytree.tree_map_only(Wrapper, lambda x: x.held, args)
+            return Wrapper(func(*args))
+        args, kwargs = pytree.tree_map_only(Wrapper, lambda x: x.held, (args, kwargs or {}))
+        return func(*args, **kwargs)
+    def __repr__(self):
+        return f"Wrapper({torch._tensor_str._tensor_str(self.held, 8)}"
+def kept(value):
+    if isinstance(value, Wrapper):
+        return ["wrapper", value.held]
+    return [kept(v) for v in value] if isinstance(value, (list, tuple)) else value
+def told(call):
+    log.clear()
+    result = kept(call())
+    return [result, list(log)]
+def fresh():
+    return Wrapper(torch.tensor([[3, 1, 2, 2], [0, 2, 1, 3]])), Wrapper(torch.tensor([2, 0, 1]))
+x, i = fresh()
+some, mask, plain = torch.tensor([1, 0]), torch.tensor([True, False, True]), torch.arange(10.0).view(5, 2)
+"""
+
+
+def test_operators_of_tensors_that_wrap_others_go_to_their_class():
+    beside_torch(WRAPPER + """
+calls = dict(
+    clone=lambda: x.clone(), to=lambda: x.to(torch.int32), same=lambda: x.to("cpu") is x, long=lambda: x.long() is x,
+    int=lambda: x.int(), float=lambda: i.float(), cpu=lambda: x.cpu() is x, row=lambda: x[0], both=lambda: x[0, 1],
+    part=lambda: x[:, 1:3], last=lambda: x[..., 0], new=lambda: i[None], two=lambda: i[:2], all=lambda: i[:], step=lambda: i[::2],
+    end=lambda: i[-2:], some=lambda: i[some], mask=lambda: i[mask], columns=lambda: x[:, some], listed=lambda: i[[0, 2]],
+    index=lambda: plain[i], select=lambda: x.select(0, 1), narrow=lambda: x.narrow(1, 1, 2), unbind=lambda: x.unbind(),
+    unbind1=lambda: x.unbind(1), unpacked=lambda: [*x], picked=lambda: x.index_select(1, some), picks=lambda: plain.index_select(0, i),
+    flip=lambda: x.flip(0), flips=lambda: x.flip([0, 1]), cat=lambda: torch.cat([i, i]), cat1=lambda: torch.cat([x, x], dim=1),
+    sort=lambda: i.sort(), down=lambda: i.sort(descending=True), stable=lambda: torch.sort(i, stable=True), add=lambda: i + 1,
+    radd=lambda: 1 + i, twice=lambda: i + i, alpha=lambda: torch.add(i, 2, alpha=3), sub=lambda: i - 1, mul=lambda: i * 2,
+    sum=lambda: i.sum(), max=lambda: i.max(), less=lambda: i < 2, equal=lambda: i == i, stack=lambda: torch.stack([i, i]),
+    turned=lambda: x.t(), view=lambda: x.view(-1), expand=lambda: i.expand(2, 3), number=lambda: i[0].item(), truth=lambda: bool(i[0]),
+    known=lambda: [x.numel(), x.size(), x.size(0), x.shape, x.dim(), len(x), str(x.dtype), str(x.device), x.requires_grad, x.data_ptr()],
+    scattered=lambda: torch.zeros(4).scatter_add_(0, i, torch.ones(3)), product=lambda: Wrapper(torch.ones(2, 2)) @ torch.ones(2, 2))
+for name, call in calls.items():
+    say(name, lambda: told(call))
+say("text", lambda: [str(i), repr(i)])
+""")
+
+
+def test_tensors_that_wrap_others_in_place_and_in_functions():
+    beside_torch(WRAPPER + """
+say("add_", lambda: [i.add_(1) is i, i.held])
+i -= 1
+say("sub_", lambda: [type(i).__name__, i.held])
+out = torch.zeros(6, dtype=torch.int64)
+say("out", lambda: [torch.cat([i, i], out=out).tolist(), log[-1][0]])
+say("no out", lambda: [type(torch.cat([i, i], out=None)).__name__, log[-1][0]])
+class Picked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, places):
+        ctx.save_for_backward(places)
+        return values[places.held]
+    @staticmethod
+    def backward(ctx, g):
+        places, = ctx.saved_tensors
+        return torch.zeros(5, 2).index_add(0, places.held, g), None
+values = plain.clone().requires_grad_()
+Picked.apply(values, i).sum().backward()
+say("gradient", lambda: values.grad)
+def refused():
+    try:
+        torch.Tensor._make_wrapper_subclass(torch.Tensor, (2,))
+    except Exception:
+        return True
+say("refused", refused)
+""")

@@ -231,3 +231,60 @@ graph = symbolic_trace(f)
 say("arguments", lambda: [len(node.args) for node in graph.graph.nodes])
 say("value", lambda: graph(torch.arange(4.0).reshape(2, 2), torch.ones(2)))
 """)
+
+
+def test_gradients_of_each_sample_by_expanded_weights():
+    beside_torch("""
+from torch import nn
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.map(torch.tanh(self.map(x)))
+def gradients(make, shape, reduction="sum"):
+    torch.manual_seed(0)
+    module, x = make().double(), torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    losses = call_for_per_sample_grads(module, loss_reduction=reduction)(x).square().flatten(1).sum(1)
+    getattr(losses, reduction)().backward()
+    return [[p.grad_sample for p in module.parameters()], [p.grad for p in module.parameters()], x.grad]
+say("rows", lambda: gradients(lambda: nn.Linear(4, 3), (5, 2, 4)))
+say("mean", lambda: gradients(lambda: nn.Linear(4, 3), (5, 4), "mean"))
+say("images", lambda: gradients(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(8, 3)), (3, 1, 4, 4)))
+say("twice", lambda: gradients(Twice, (3, 4)))
+def again():
+    layer = nn.Linear(4, 3)
+    layer.bias.requires_grad_(False)
+    call_for_per_sample_grads(layer)(torch.ones(2, 4)).sum().backward()
+    seen = hasattr(layer.bias, "grad_sample"), layer.weight.grad_sample.shape
+    try:
+        call_for_per_sample_grads(layer)
+    except RuntimeError:
+        return seen
+say("again", again)
+def refused(*args, **kwargs):
+    try:
+        call_for_per_sample_grads(*args, **kwargs)(torch.ones(2, 4))
+    except RuntimeError:
+        return True
+say("refused", lambda: [refused(3), refused(nn.Linear(4, 2), loss_reduction="max"), refused(nn.Linear(4, 2), batch_size=0)])
+""", 1e-12)
+
+
+def test_steps_of_a_history_take_hooks():
+    beside_torch("""
+a, b = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 5.0], requires_grad=True)
+y, seen = a * b, []
+y.grad_fn.register_prehook(lambda outputs: (outputs[0] + 1,))
+y.grad_fn.register_hook(lambda inputs, outputs: (seen.append([list(inputs), list(outputs)]), (inputs[0] * 10, inputs[1]))[1])
+leaf = y.grad_fn.next_functions[0][0]
+say("one", lambda: [y.grad_fn is y.grad_fn, leaf is y.grad_fn.next_functions[0][0], leaf.variable is a])
+leaf.register_hook(lambda inputs, outputs: seen.append([list(inputs), list(outputs), a.grad.clone()]))
+leaf.register_prehook(lambda outputs: (outputs[0] / 2,))
+y.sum().backward()
+say("seen", lambda: seen)
+say("gradients", lambda: [a.grad, b.grad])
+y.grad_fn.metadata["mark"] = 1
+say("metadata", lambda: [y.grad_fn.metadata, isinstance(y.grad_fn, torch.autograd.graph.Node)])
+""")

@@ -173,3 +173,11 @@ for name, call in dict(
         assert text.partition(":")[0].endswith(("Error", "IndexOutOfRange")), (name, text)
         for word in words.split(" ") if "(" not in words else [words[:6], words[7:]]:
             assert word in text, (name, text)
+
+
+def test_products_reduced_by_each_name():
+    beside_torch("""
+a = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]).to_sparse_csr()
+b = torch.tensor([[1.0, 5.0], [2.0, 2.0], [7.0, -1.0]])
+say("reduced", lambda: [torch.sparse.mm(a, b, name).tolist() for name in ("sum", "mean", "amax", "amin", "max", "min")])
+""")

@@ -66,9 +66,7 @@ def _walked(order: Sequence[Node], live: set[Node], outputs: Sequence[Node], inp
     missing = Counter(o for n in order for o in n.operands if o in wanted and o.fn.name == "variable") if arrived is not None else None
 
     def complete(node: Node, ct: Any) -> Any:
-        if HOOKS and node in HOOKS:
-            for key, hook in list(HOOKS[node].items()):
-                ct = ct if key == HOOKS.UNPACK else hook(ct)
+        ct = HOOKS.arriving(node, ct) if HOOKS else ct
         if node in wanted:
             result[node] = ct
             if arrived is not None:
@@ -91,7 +89,7 @@ def _walked(order: Sequence[Node], live: set[Node], outputs: Sequence[Node], inp
                 gradients = [bind(_ATTENTION_GRADIENT, (q, k, v, ct, *masks), attrs | {"index": i}) for i in range(3)]
                 pairs: list[tuple[Node, Any]] = [*written.back(gradients)]
             else:
-                contributions = pull_back(HOOKS.restored(node) if HOOKS else node, ct, reaches)
+                contributions = pull_back(node, ct, reaches) if not HOOKS else _watched(node, ct, reaches)
                 if state.anomaly is not None:
                     state.anomaly(node, [c if goes_on else None for c, goes_on in zip(contributions, reaches, strict=True)])
                 pairs = list(zip(node.operands, contributions, strict=True))
@@ -105,6 +103,19 @@ def _walked(order: Sequence[Node], live: set[Node], outputs: Sequence[Node], inp
     return [result.get(i) for i in inputs]
 
 
+def _watched(node: Node, ct: Any, reaches: Sequence[bool]) -> tuple[Any, ...]:
+    """`pull_back` between the hooks of the node's step: the cotangents are those that these leave."""
+    hooks = HOOKS.of_step(node)
+    for hook in hooks:
+        ct = hook.call(ct) if hook.before and ct is not None else ct
+    if ct is None:                                          # a hook left no gradient
+        return (None,) * len(reaches)
+    contributions = pull_back(HOOKS.restored(node), ct, reaches)
+    for hook in hooks:
+        contributions = contributions if hook.before else hook.call(contributions, ct, reaches)
+    return contributions
+
+
 def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, int]) -> Written | None:
     """The attention that is written out behind `node`, if its gradient can be taken as that of one operation.
 
@@ -114,7 +125,7 @@ def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, 
     written = written_out(node)
     if not isinstance(written, Written) or too_little(*written.operands[:3]) is not None:
         return None
-    if any(n in wanted or n.value is not None or n in HOOKS for n in written.inside):
+    if any(n in wanted or n.value is not None or n in HOOKS for n in written.inside) or HOOKS.of_step(node):
         return None
     if not uses:
         uses.update(Counter(o for n in live for o in n.operands))

@@ -15,9 +15,10 @@ from tracegrad.autograd.backward_cache import Backward
 from tracegrad.autograd.hooks import (
     GradFn,
     RemovableHandle,
+    accumulating,
+    before_accumulation,
     grad_fn_of,
     listeners,
-    post_accumulate_hooks,
     register_hook,
     register_post_accumulate_grad_hook,
     retain_grad,
@@ -99,7 +100,7 @@ def backward(
         return
     outputs = [t._node() for t in roots]
     known = None
-    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or post_accumulate_hooks)
+    plain = grad_tensors is None and not (create_graph or retain_graph or retaining or accumulating)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
         with lock:
             known = Backward(roots[0])
@@ -112,7 +113,7 @@ def backward(
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
     retained = retaining_by_node() if retaining else {}
     wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
-    arrived = _arrival(create_graph) if post_accumulate_hooks else None
+    arrived = _arrival(create_graph) if accumulating else None
     grads = _differentiate(outputs, wanted, cotangents, create_graph, arrived)
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
@@ -137,10 +138,11 @@ def _backward_to(
         raise AutogradError("backward: inputs is empty; name the tensors whose gradients are wanted, or leave it out")
     found = grad(roots, inputs, cotangents, retain_graph, create_graph, allow_unused=True)
     reached = [(t, g) for t, g in zip(inputs, found, strict=True) if g is not None]
-    for tensor, g in reached:
-        _accumulate(tensor, g._node(), create_graph)
-    if post_accumulate_hooks:
-        run_post_accumulate_hooks([t for t, _ in reached], create_graph)
+    added = [(t, before_accumulation(t, g._node()) if accumulating else g._node()) for t, g in reached]
+    for tensor, ct in added:
+        _accumulate(tensor, ct, create_graph)
+    if accumulating:
+        run_post_accumulate_hooks(added, create_graph)
     tell_of_backward([t for t, _ in reached])
 
 
@@ -371,8 +373,10 @@ def _arrival(create_graph: bool) -> Callable[[Node, Node], None]:
         own, state.own = state.own, None
         try:
             for tensor in _leaf(node):
-                _accumulate(tensor, ct if create_graph or not ct.needs_grad else bind(_DETACH, (ct,), {}), create_graph)
-                run_post_accumulate_hooks([tensor], create_graph)
+                ct = before_accumulation(tensor, ct)
+                ct = ct if create_graph or not ct.needs_grad else bind(_DETACH, (ct,), {})
+                _accumulate(tensor, ct, create_graph)
+                run_post_accumulate_hooks([(tensor, ct)], create_graph)
         finally:
             state.own = own
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import AutogradError, DeviceError, TraceError
+from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, TraceError, type_name
+from tracegrad.execute.device_partition import device_of
+from tracegrad.execute.devices import find_device
 from tracegrad.graph.ir import Node
-from tracegrad.graph.leaf_operations import CustomCall
+from tracegrad.graph.leaf_operations import Bundle, CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
-from tracegrad.graph.substitution import HOOKS
+from tracegrad.graph.substitution import HOOKS, StepHook
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import set_grad_enabled, state, unseen
 from tracegrad.tensors.parts.history import leaves
@@ -74,8 +76,13 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     return RemovableHandle(hooks, key)
 
 
-# By id, the hooks of leaves that run when their gradients have been added up, with the leaf.
-post_accumulate_hooks: dict[int, tuple[weakref.ref[Tensor], dict[int, Callable[[Tensor], None]]]] = {}
+# By id, the leaves with hooks that run when their gradients have been added up. The leaves keep these: hooks often know the leaf.
+accumulating: weakref.WeakValueDictionary[int, Tensor] = listed("leaves with hooks on accumulation", weakref.WeakValueDictionary())
+
+
+def _at_leaf(tensor: Tensor) -> list[Any]:
+    """The hooks that run when gradients of this leaf are added up."""
+    return list(tensor._post_hooks.values()) if tensor is accumulating.get(id(tensor)) else []
 
 
 def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
@@ -85,12 +92,33 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], 
     """
     if not tensor._node().needs_grad or not tensor._is_leaf():
         raise AutogradError("register_post_accumulate_grad_hook: only a leaf that requires grad accumulates gradients; use register_hook")
-    if id(tensor) not in post_accumulate_hooks:
-        post_accumulate_hooks[id(tensor)] = weakref.ref(tensor), {}
-        weakref.finalize(tensor, post_accumulate_hooks.pop, id(tensor), None)
-    key, hooks = unique(), post_accumulate_hooks[id(tensor)][1]
-    hooks[key] = hook
-    return RemovableHandle(hooks, key)
+    return _register_at_leaf(tensor, hook)
+
+
+def _register_at_leaf(tensor: Tensor, hook: Callable[[Tensor], None] | _Accumulation) -> RemovableHandle:
+    """Put a hook among those of a leaf that run where its gradients are added up."""
+    if id(tensor) not in accumulating:
+        tensor._post_hooks = {}
+        accumulating[id(tensor)] = tensor
+    key = unique()
+    tensor._post_hooks[key] = hook
+    return RemovableHandle(tensor._post_hooks, key)
+
+
+class _Accumulation(NamedTuple):
+    """A hook of a leaf's AccumulateGrad, among those that run when its gradients are added up."""
+
+    call: Callable[..., Any]
+    before: bool
+
+
+def before_accumulation(tensor: Tensor, ct: Node) -> Node:
+    """What is added to the leaf's `grad`: the gradient that came, as the hooks of its AccumulateGrad leave it."""
+    for hook in _at_leaf(tensor):
+        if isinstance(hook, _Accumulation) and hook.before:
+            left = _answered("register_prehook", hook.call, (Tensor(ct, tensor._device, state.trace),), ())[0]
+            ct = derivatives.zeros_like(ct) if left is None else left
+    return ct
 
 
 class Underway(Protocol):
@@ -125,15 +153,21 @@ def tell_of_backward(tensors: Sequence[Tensor], told: tuple[Listener, Underway] 
         listener.after_backward(tensors, told[1] if told is not None and told[0] is listener else None)
 
 
-def run_post_accumulate_hooks(tensors: Sequence[Tensor], create_graph: bool) -> None:
-    """Call what was registered for these leaves, as torch does: nothing is differentiated there without create_graph."""
-    for tensor in tensors:
-        for hook in list(post_accumulate_hooks.get(id(tensor), (None, {}))[1].values()):
+def run_post_accumulate_hooks(reached: Sequence[tuple[Tensor, Node]], create_graph: bool) -> None:
+    """Call what was registered for these leaves, to which these gradients were added, as torch does: those of AccumulateGrad last, and
+
+    nothing is differentiated there without create_graph.
+    """
+    for tensor, ct in reached:
+        for hook in sorted(_at_leaf(tensor), key=lambda h: isinstance(h, _Accumulation)):
             if state.trace is not None:
                 raise TraceError(f"backward: inside @trace ({state.trace.name}) a post-accumulate-grad hook would run at the first call "
                                  "only; do what it does after backward, in the traced function")
             with set_grad_enabled(create_graph):
-                hook(tensor)
+                if not isinstance(hook, _Accumulation):
+                    hook(tensor)
+                elif not hook.before:
+                    hook.call((), (Tensor(ct, tensor._device, None),))
 
 
 def retain_grad(tensor: Tensor) -> None:
@@ -163,19 +197,25 @@ def retains_grad(tensor: Tensor) -> bool:
 
 
 class GradFn:
-    """The step of the derivative history that made a tensor: `name()`, and `next_functions` towards the leaves."""
+    """The step of the derivative history that made a tensor: `name()`, `next_functions` towards the leaves, and hooks of its own.
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    There is one of each step, as long as somebody holds it.
+    """
+
+    def __new__(cls, node: Node) -> GradFn:
+        call = node.operands[0] if node.fn is _OUTPUT and node.operands else node           # of several results, what made them
+        self = _held.get(id(call))
+        if self is None:
+            self = super().__new__(cls)
+            self.node = call
+            _held[id(call)] = self
+        return self
+
+    node: Node
 
     def name(self) -> str:
         """The operation's name; "AccumulateGrad" for a leaf."""
-        return "AccumulateGrad" if self.variable is not None else self._call.fn.name
-
-    @property
-    def _call(self) -> Node:
-        """The node whose rule is the step: the call itself for one of several results."""
-        return self.node.operands[0] if self.node.fn is _OUTPUT and self.node.operands else self.node
+        return "AccumulateGrad" if self.variable is not None else self.node.fn.name
 
     @property
     def variable(self) -> Tensor | None:
@@ -183,20 +223,75 @@ class GradFn:
         return leaves.get(self.node.attrs["uid"]) if self.node.fn is _VARIABLE else None
 
     @property
+    def metadata(self) -> dict[Any, Any]:
+        """What a program notes of the step: a dict that lives as long as the history does."""
+        return _metadata.setdefault(self.node, {})
+
+    @property
     def next_functions(self) -> tuple[tuple[GradFn | None, int], ...]:
         """(GradFn, output number) per operand; (None, 0) for operands without a history. Numbers of Python's come last, as in torch."""
+        operands = [self.node.operands[i] for i in self._places()]
+        return tuple((GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in operands)
+
+    def _places(self) -> list[int]:
+        """The places of the operands that `next_functions` tells of, in its order."""
+        node, fn = self.node, self.node.fn
         if self.variable is not None:
-            return ()
-        operands = sorted(steps_back(self._call), key=lambda o: o.fn is _CONST)
-        return tuple(
-            (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0)
-            for o in operands
-            if o.fn is not _OFFSET  # where a slice starts is a number to the user
-        )
+            return []
+        operands = node.operands
+        tracked: Any = fn.tracked(tuple(range(len(operands)))) if isinstance(fn, CustomCall) and operands else range(len(operands))  # type: ignore[arg-type]
+        places = [i for i in tracked if operands[i].fn is not _OFFSET]      # where a slice starts is a number to the user
+        return sorted(places, key=lambda i: operands[i].fn is _CONST)
+
+    def register_hook(self, fn: Callable[[Any, Any], Any]) -> RemovableHandle:
+        """Call `fn(grad_inputs, grad_outputs)` whenever a backward has made this step: tuples of tensors, None where nothing is computed.
+
+        grad_inputs are in the order of `next_functions`, those of a leaf's AccumulateGrad empty: its step has added to `grad`. What `fn`
+        returns, unless None, takes the place of grad_inputs: a tuple of as many, of equal shapes and devices; None leaves out a gradient.
+        Raises RuntimeError for another number, and where there was no gradient; TypeError for what is no tensor.
+        """
+        return self._register(fn, before=False)
+
+    def register_prehook(self, fn: Callable[[Any], Any]) -> RemovableHandle:
+        """Call `fn(grad_outputs)` whenever a backward is about to make this step; what it returns, unless None, is what the step gets.
+
+        Raises as `register_hook`.
+        """
+        return self._register(fn, before=True)
+
+    def _register(self, fn: Callable[..., Any], before: bool) -> RemovableHandle:
+        leaf = self.variable
+        if leaf is not None:
+            return _register_at_leaf(leaf, _Accumulation(fn, before))
+        node_ref = weakref.ref(self.node)
+
+        def pre(ct: Any) -> Any:
+            node = node_ref()
+            if node is None:
+                return ct
+            found = _answered("register_prehook", fn, _as_results(node, ct), ())
+            if isinstance(node.fn, Bundle):
+                return {i: part for i, part in enumerate(found) if part is not None}
+            return found[0]
+
+        def post(contributions: tuple[Any, ...], ct: Any, reaches: Sequence[bool]) -> tuple[Any, ...]:
+            node = node_ref()
+            if node is None:
+                return contributions
+            places = GradFn(node)._places()
+            given = [derivatives.conform(c, node.operands[i]) if reaches[i] and c is not None else None
+                     for i in places for c in (contributions[i],)]
+            found = _answered("register_hook", fn, _tensors(given, [node.operands[i] for i in places]), (_as_results(node, ct),))
+            made = dict(zip(places, found, strict=True))
+            return tuple([made.get(i, c) for i, c in enumerate(contributions)])
+
+        key, hooks = unique(), HOOKS.setdefault(self.node)
+        hooks[key] = StepHook(before, pre if before else post)
+        return RemovableHandle(hooks, key)
 
     def __getattr__(self, name: str) -> Any:
         """What the forward of a custom Function left in ctx, but for tensors."""
-        ctx = None if name == "node" or name.startswith("_") else getattr(self._call.fn, "ctx", None)
+        ctx = None if name == "node" or name.startswith("_") else getattr(self.node.fn, "ctx", None)
         if ctx is None or not hasattr(ctx, name):
             raise AttributeError(f"grad_fn: has no attribute {name!r}")
         return getattr(ctx, name)
@@ -204,11 +299,49 @@ class GradFn:
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GradFn) and other.node is self.node
 
-    def __hash__(self) -> int:
-        return hash(self.node)
+# By the node's id, the steps that users hold; and what they noted of steps.
+_held: weakref.WeakValueDictionary[int, GradFn] = listed("steps of histories that users hold", weakref.WeakValueDictionary())
+_metadata: weakref.WeakKeyDictionary[Node, dict[Any, Any]] = listed("what users noted of steps", weakref.WeakKeyDictionary())
+
+
+def _tensors(cotangents: Sequence[Any], of: Sequence[Node]) -> tuple[Tensor | None, ...]:
+    """Cotangents as tensors, where the nodes lie that they are of."""
+    return tuple([None if ct is None else Tensor(ct, device_of(n) or find_device(), state.trace)
+                  for ct, n in zip(cotangents, of, strict=True)])
+
+
+def _as_results(node: Node, ct: Any) -> tuple[Tensor | None, ...]:
+    """The cotangents of a node's results, as tensors."""
+    if not isinstance(node.fn, Bundle):
+        return _tensors([ct], [node])
+    count = len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs))
+    return _tensors([ct.get(i) for i in range(count)], [node] * count)
+
+
+def _answered(call: str, fn: Callable[..., Any], given: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> list[Node | None]:
+    """The cotangents that a hook leaves of those that it is given."""
+    answer = fn(given, *rest)
+    if answer is None:
+        answer = given
+    elif not isinstance(answer, tuple):
+        raise ArgumentTypeError(f"grad_fn.{call}: the hook returns a tuple or None, got {type_name(answer)}")
+    if len(answer) != len(given):
+        raise AutogradError(f"grad_fn.{call}: the hook returned {len(answer)} values for {len(given)} gradients; return a tuple of as many")
+    found: list[Node | None] = []
+    for before, after in zip(given, answer, strict=True):
+        if after is None:
+            found.append(None)
+        elif before is None:
+            raise AutogradError(f"grad_fn.{call}: the hook returned a tensor where no gradient is computed; return None there")
+        elif not isinstance(after, Tensor):
+            raise ArgumentTypeError(f"grad_fn.{call}: the hook returns tensors, got {type_name(after)}")
+        elif after.shape != before.shape or after._device is not before._device:
+            raise AutogradError(f"grad_fn.{call}: the hook returned a {tuple(after.shape)} tensor on {after._device} for a gradient of "
+                                f"shape {tuple(before.shape)} on {before._device}; keep both")
+        else:
+            found.append(derivatives.conform(after._node(), before._node()))
+    return found
 
 
 def grad_fn_of(tensor: Tensor) -> GradFn | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import optree
 
 from tracegrad.autodiff.batching import batch
-from tracegrad.custom.user_call import Context, UserCall, misuse
+from tracegrad.custom.user_call import Context, UserCall, is_wrapper, misuse
 from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
 from tracegrad.graph.ir import Aval, tell, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -82,8 +82,9 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward, and record the call if an argument requires grad."""
         names, values, positional, keyword, given = _bind_arguments(cls, args, kwargs)
+        values = [_Whole(v) if is_wrapper(v) else v for v in values]
         needs = [isinstance(v, Tensor) and state.grad and v._node().needs_grad for v in values]
-        handles = [_untracked(v) if isinstance(v, Tensor) else v for v in values]
+        handles = [_untracked(v) if isinstance(v, Tensor) else v.tensor if isinstance(v, _Whole) else v for v in values]
         ctx = Context(cls, names, handles, needs)
         replaced = dict(zip(names, handles, strict=True))
         hidden, shown, read = state.hidden, state.shown, state.values_read
@@ -183,6 +184,12 @@ def _untracked(tensor: Tensor) -> Tensor:
     return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
 
 
+class _Whole(NamedTuple):
+    """An argument that forward gets as it is, an object of its class: of a tensor without values nothing can be recorded."""
+
+    tensor: Tensor
+
+
 class VmapInfo(NamedTuple):
     """What a custom `vmap` is told of the map around it."""
 
@@ -277,7 +284,7 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
         if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value._node().needs_grad and value._is_leaf():
             raise misuse(cls, "forward", f"a leaf tensor that requires grad ({name!r}) was modified in place; compute a new tensor "
                                          "(x.exp() for x.exp_()), or apply it to what is no leaf: x.clone()")
-    originals = {id(h): v for v, h in zip(values, handles, strict=True) if isinstance(h, Tensor)}
+    originals = {id(h): v for v, h in zip(values, handles, strict=True) if isinstance(v, Tensor)}
     dirty = {id(d): originals[id(d)] for d in ctx._dirty}
     results: list[Any] = []
     if needed:

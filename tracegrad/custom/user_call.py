@@ -28,6 +28,7 @@ from tracegrad.tensors.parts.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _OUTPUT, _DETACH, _VARIABLE = REGISTRY["output"], REGISTRY["detach"], REGISTRY["variable"]
+_PLACEHOLDER = REGISTRY["placeholder"]
 
 
 class ByName(Sequence[Any]):
@@ -208,6 +209,11 @@ def holds_tensors(value: Any) -> bool:
     return any(isinstance(x, Tensor) for x in optree.tree_leaves(value, none_is_leaf=True))
 
 
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor of a program's class that has no values of its own, for which its class computes."""
+    return isinstance(value, Tensor) and value._n.fn is _PLACEHOLDER and hasattr(type(value), "__torch_dispatch__")
+
+
 class UserCall(CustomCall):
     """One call of a custom Function, as a node: operands are raw outputs, tensor arguments, saved tensors.
 
@@ -248,7 +254,7 @@ class UserCall(CustomCall):
 
     def _kept(self, leaf: Any, outputs: list[Tensor], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
         """("object", it), ("output", its number) or ("operand", its number among the saved nodes)."""
-        if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor) or is_wrapper(leaf):
             return "object", leaf
         place = next((k for k, out in enumerate(outputs) if out is leaf), None)
         if place is not None and not state.watch:           # (which may be there to pack what is saved: each is an operand then)

@@ -151,7 +151,7 @@ class Node(Operators):
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
     behind: Any           # of a LazyNode one only
-    hooks: dict[int, Callable[[Node], Node]]                    # of substitution.HOOKS only
+    hooks: dict[int, Any]                                       # of substitution.HOOKS only
 
     def __init__(self, fn: Operation, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval

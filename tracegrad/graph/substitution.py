@@ -19,8 +19,21 @@ class Walk(threading.local):
     notes: Any = None
 
 
+class StepHook:
+    """A hook of the step that a derivative makes at a node, of those among the node's hooks (`grad_fn.register_hook`).
+
+    before: it is called with the node's cotangent, and gives the one that the rule gets. Else it is called with what the rule made, of
+    which cotangent and which operands' are wanted, and gives what the operands get.
+    """
+
+    __slots__ = ("before", "call")
+
+    def __init__(self, before: bool, call: Callable[..., Any]) -> None:
+        self.before, self.call = before, call
+
+
 class Hooks:
-    """node -> hooks that see, and may replace, its cotangent (Tensor.register_hook).
+    """node -> hooks that see, and may replace, its cotangent (Tensor.register_hook), or what its step makes of it (`StepHook`).
 
     Kept by the nodes themselves: hooks often know the tensor that they belong to, and nothing else shall keep that alive.
     """
@@ -37,12 +50,22 @@ class Hooks:
     def __contains__(self, node: Node) -> bool:
         return node in self._nodes
 
-    def __getitem__(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+    def __getitem__(self, node: Node) -> dict[int, Any]:
         return node.hooks
 
-    def __setitem__(self, node: Node, hooks: dict[int, Callable[[Node], Node]]) -> None:
+    def __setitem__(self, node: Node, hooks: dict[int, Any]) -> None:
         node.hooks = hooks
         self._nodes.add(node)
+
+    def arriving(self, node: Node, ct: Any) -> Any:
+        """The cotangent of a node as its hooks leave it, which are not those of its step."""
+        for key, hook in list(node.hooks.items()) if node in self else ():
+            ct = ct if key == self.UNPACK or isinstance(hook, StepHook) else hook(ct)
+        return ct
+
+    def of_step(self, node: Node) -> list[StepHook]:
+        """The hooks of the node's step, in their order."""
+        return [hook for hook in node.hooks.values() if isinstance(hook, StepHook)] if node in self else []
 
     def restored(self, node: Node) -> Node:
         """The node that the derivative's rule is given in the place of `node`: one of what was unpacked, if its operands were packed."""
@@ -55,7 +78,7 @@ class Hooks:
             if node in self:
                 node.hooks.pop(self.UNPACK, None)
 
-    def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+    def setdefault(self, node: Node) -> dict[int, Any]:
         """The node's hooks, none if it had none."""
         if node not in self:
             self[node] = {}

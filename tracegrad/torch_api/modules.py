@@ -42,6 +42,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("torch.autograd.profiler", "torch.profiler.profiler"), "torch_api.names.profiler"),
     "torch.nn.parallel.distributed": "torch_api.names.nn.parallel nn.parallel",
     "torch.storage": "torch_api.storages",
+    "torch._tensor_str": "torch_api.printing",
     "functorch": "torch_api.functorch func",
     "torch.random": "torch_api.random_numbers random",
 }
@@ -88,7 +89,7 @@ ABSENT = {
     "torch.distributed.optim": "ZeroRedundancyOptimizer PostLocalSGDOptimizer",
     "torch.distributed.rpc": "RRef init_rpc remote rpc_async rpc_sync shutdown",
     "torch.distributed.tensor": "DTensor",
-    "torch._tensor_str": "PRINT_OPTS _tensor_str",
+    "torch._tensor_str": "PRINT_OPTS",
     "torch.autograd.profiler": "emit_nvtx emit_itt",
     "torch.utils._python_dispatch": "TorchDispatchMode",
     "torch.utils.cpp_extension": "BuildExtension CppExtension CUDAExtension",

@@ -23,6 +23,7 @@ from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
 from tracegrad.support.cache import memoize
 from tracegrad.tensors.tensor import Tensor, older
 from tracegrad.torch_api import dtypes
+from tracegrad.torch_api.dispatch import dispatched, is_dispatching, make_wrapper_subclass
 
 _OWN = Tensor, Parameter, Buffer, UninitializedParameter
 # Types of arguments that override nothing and hold nothing that might.
@@ -84,6 +85,8 @@ def modes_entered() -> int:
 def overrides(cls: type) -> bool:
     """Whether calls with arguments of this class go to its `__torch_function__`."""
     handler = getattr(cls, "__torch_function__", None)
+    if cls not in _OWN and is_dispatching(cls):
+        return True
     return handler is not None and cls not in _OWN and getattr(handler, "__func__", handler) is not disabled
 
 
@@ -120,7 +123,11 @@ def overridden(func: Callable[..., Any], real: Callable[..., Any], args: Any, kw
         return real(*args, **kwargs)
     see_methods()
     for arg in asked:
-        result = type(arg).__torch_function__(func, types, args, kwargs)
+        cls = type(arg)
+        handler = getattr(cls.__torch_function__, "__func__", cls.__torch_function__)
+        if handler is disabled or (handler is torch_function and is_dispatching(cls)):
+            return dispatched(func, real, args, kwargs)
+        result = cls.__torch_function__(func, types, args, kwargs)
         if result is not NotImplemented:
             return result
     raise TypeError(f"no implementation found for '{getattr(func, '__name__', func)}' on types that implement __torch_function__: "
@@ -294,7 +301,8 @@ _OPERATORS = {f"__{n}__": n for n in ("add", "sub", "mul", "matmul", "pow", "neg
     f"__{kind}{n}__": f"__{kind}{n}__"
     for n in ("floordiv", "mod", "and", "or", "xor", "lshift", "rshift") for kind in ("", "r", "i")} | {
     n: n for n in ("__rsub__", "__rtruediv__", "__rpow__", "__rmatmul__")}
-_DUNDERS = ("getitem", "setitem", "len", "bool", "float", "int", "complex", "index", "contains", "repr", "format", "deepcopy", "invert")
+_DUNDERS = ("getitem", "setitem", "iter", "len", "bool", "float", "int", "complex", "index", "contains", "repr", "format", "deepcopy",
+            "invert")
 _NOT_ASKED = {"as_subclass", "untyped_storage", "storage", "data_ptr"}
 _sees: list[bool] = []
 
@@ -352,6 +360,8 @@ def torch_function(cls: Any, func: Callable[..., Any], types: Any, args: Any = (
     if not all(issubclass(cls, t) for t in types):
         return NotImplemented
     kwargs = kwargs or {}
+    if is_dispatching(cls):
+        return dispatched(func, func, args, kwargs)
     with Off(modes=False):
         result = func(*args, **kwargs)
     return result if func in NOT_CONVERTED else _converted(result, cls, (*args, *kwargs.values()))
@@ -394,6 +404,10 @@ def _subclassed(cls: type[Tensor]) -> None:
         owner.__new__ = _new
         owner.__init__, Parameter.__init__ = _once(Tensor.__init__), _once(Parameter.__init__)  # type: ignore[method-assign]
     see_methods()
+    if "__repr__" in vars(cls) and "__str__" not in vars(cls):
+        cls.__str__ = object.__str__                            # type: ignore[method-assign]  # the text of __repr__, as of torch's Tensor
+    if is_dispatching(cls) and "data_ptr" not in vars(cls):
+        cls.data_ptr = lambda self: 0                           # type: ignore[attr-defined]  # it has no memory
     if overrides(cls):
         for name in (n for n in dir(Tensor) if not n.startswith("_")):
             real = getattr(Tensor, name)
@@ -415,6 +429,7 @@ def install() -> None:
     parameter.__torch_function__ = classmethod(disabled)
     owner.__init_subclass__ = classmethod(lambda cls, **_: _subclassed(cls))
     owner.as_subclass, owner._make_subclass = as_subclass, staticmethod(_make_subclass)
+    owner._make_wrapper_subclass = staticmethod(make_wrapper_subclass)
     vmap_transform.joins.append(overridable(PUBLIC["cat"]))
     reduce = Tensor.__reduce__
 

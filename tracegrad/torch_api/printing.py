@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -114,20 +114,31 @@ def shown(tensor: Tensor) -> str:
         text, after = "[]", [*after, *([f"size={tuple(tensor.shape)}"] if tensor.ndim != 1 else []),
                              *([f"dtype=torch.{tensor.dtype.name}"] if tensor.dtype != default else [])]
     else:
-        array = tensor.detach().numpy()
-        array = array.astype(np.float32) if dtypes.is_half(tensor.dtype) else array
-        part = array.size > _options["threshold"]
-        number: Any = (_Complex if array.dtype.kind == "c" else _Numbers)(_ends(array) if part else array)
-        text, after = _nested(array, len(prefix), part, number), [*after, *kind]
+        text, after = _tensor_str(tensor, len(prefix)), [*after, *kind]
     if tensor.grad_fn is not None:
         after.append(f"grad_fn=<{tensor.grad_fn.name()}>")
     elif tensor.requires_grad:
         after.append("requires_grad=True")
-    out = prefix + text
+    return _add_suffixes(prefix + text, after, len(prefix))
+
+
+def _tensor_str(tensor: Tensor, indent: int) -> str:
+    """The elements in brackets, as `shown` has them behind a prefix of `indent` characters."""
+    if not tensor.numel():
+        return "[]"
+    array = tensor.detach().numpy()
+    array = array.astype(np.float32) if dtypes.is_half(tensor.dtype) else array
+    part = array.size > _options["threshold"]
+    number: Any = (_Complex if array.dtype.kind == "c" else _Numbers)(_ends(array) if part else array)
+    return _nested(array, indent, part, number)
+
+
+def _add_suffixes(out: str, after: Sequence[str], indent: int, force_newline: bool = False) -> str:
+    """The text with what comes behind its elements, on lines of its own where there is no room; and the last bracket."""
     length = len(out) - out.rfind("\n") + 1
     for word in after:
-        if length + len(word) + 2 > _options["linewidth"]:
-            out, length = f"{out},\n{' ' * len(prefix)}{word}", len(prefix) + len(word)
+        if force_newline or length + len(word) + 2 > _options["linewidth"]:
+            out, length, force_newline = f"{out},\n{' ' * indent}{word}", indent + len(word), False
         else:
             out, length = f"{out}, {word}", length + len(word) + 2
     return out + ")"

@@ -44,7 +44,8 @@ class InPlace(Handle):
             )
         if node.dtype != old.dtype:
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
-                raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
+                raise DTypeError(f"{call}: the result is {node.dtype} and can't be cast to the tensor's {old.dtype}; use the operation "
+                                 "that is not in place")
             node = cast(node, old.dtype)
         if state.scopes:
             self._guard(node, call)

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracegrad.errors import UnsupportedError
-from tracegrad.graph.operators import PUBLIC
 from tracegrad.tensors.tensor import Tensor, from_array
+from tracegrad.torch_api.dispatch import Operator
 
 _registered: dict[str, dict[str, Any]] = {}
-
-
-@dataclass(frozen=True)
-class Operator:
-    """An operator of aten's, or an overload ("add.Tensor"): classes with `__torch_dispatch__` list them. Called, it is `torch.add`."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"aten.{self.name}"
-
-    def __repr__(self) -> str:
-        return f"<OpOverloadPacket(op='aten.{self.name}')>"
-
-    def __getattr__(self, overload: str) -> Operator:
-        if overload.startswith("__"):
-            raise AttributeError(overload)
-        return Operator(f"{self.name}.{overload}")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = PUBLIC.get(self.name.partition(".")[0])
-        if function is None:
-            raise UnsupportedError(f"torch.ops.aten.{self.name}: there is no torch.{self.name.partition('.')[0]} (docs/torch.md)")
-        return function(*args, **kwargs)
 
 
 class Namespace:

@@ -56,8 +56,9 @@ def _joined(terms: Tensor, rows: Tensor, x: SparseTensor, reduce: str) -> Tensor
         return empty.index_add(0, rows, terms)  # type: ignore[no-any-return]
     if reduce == "mean":
         return empty.index_add(0, rows, terms) / tg.bincount(rows, minlength=x._sizes[0]).clamp(min=1).unsqueeze(-1)  # type: ignore[no-any-return]
+    reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)
     if reduce not in ("amax", "amin"):
-        raise UnsupportedError(f"spmm: reduce must be 'sum', 'mean', 'amax' or 'amin', got {reduce!r}")
+        raise UnsupportedError(f"spmm: reduce must be 'sum', 'mean', 'max' ('amax') or 'min' ('amin'), got {reduce!r}")
     return empty.scatter_reduce(0, rows.unsqueeze(-1).expand(terms.shape), terms, reduce, include_self=False)  # type: ignore[no-any-return]
 
 

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import Any
 
 from tracegrad.execute.devices import find_device
+from tracegrad.graph.operators import PUBLIC
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices
@@ -83,6 +84,11 @@ def _get_tracing_state() -> None:
 
 def _log_api_usage_once(*_: Any) -> None:
     """Nothing is logged."""
+
+
+def _get_default_device() -> str:
+    """The kind of device on which tensors are made, where nothing else is said."""
+    return str(PUBLIC["empty"](0).device.type)
 
 
 def _get_accelerator() -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.autodiff.derivatives import pull_back, variable
-from tracegrad.autograd.hooks import register_hook, steps_back
+from tracegrad.autograd.hooks import GradFn, register_hook, steps_back
 from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import UserCall
 from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, ShapeError, type_name
@@ -28,8 +28,7 @@ from tracegrad.torch_api.names._markers import Unchanged
 __all__ = ["Node", "disable_saved_tensors_hooks", "increment_version", "register_multi_grad_hook", "save_on_cpu", "saved_tensors_hooks"]
 
 
-class Node:
-    """None is made here: `isinstance` says so."""
+Node = GradFn                         # a step of a history: what `grad_fn` is
 
 
 save_on_cpu = Unchanged               # what a backward needs is computed again or stored as the plan decides, on the device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.autograd.hooks import post_accumulate_hooks
+from tracegrad.autograd.hooks import accumulating
 from tracegrad.errors import ArgumentError, ArgumentTypeError, type_name
 from tracegrad.tensors.parts.handle import Handle
 from tracegrad.tensors.parts.history import leaves
@@ -23,7 +23,7 @@ def swap_tensors(t1: Tensor, t2: Tensor) -> None:
             raise ArgumentTypeError(f"swap_tensors: takes two tensors, got {type_name(t)}")
         if t._base is not None or t._trace is not None:
             raise ArgumentError(f"swap_tensors: a tensor of shape {tuple(t.shape)} is a view, or of a trace: swap what has its own memory")
-        if id(t) in post_accumulate_hooks and post_accumulate_hooks[id(t)][1]:
+        if id(t) in accumulating and t._post_hooks:
             raise ArgumentError("swap_tensors: a tensor has post-accumulate-grad hooks; remove them, and register them anew")
     one, two = _parts(t1), _parts(t2)
     first: Any = t1
