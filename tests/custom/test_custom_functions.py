@@ -142,14 +142,15 @@ def test_containers_are_not_looked_into(run):
     assert w.grad is None
 
 
-def test_tracked_arguments_arrive_untracked(run):
+def test_arguments_tell_of_their_history_and_what_is_made_of_them_has_none(run):
+    """As in torch, whose forward gets the caller's own tensors, and does not record."""
     seen = []
 
     class Look(tg.Function):
         @staticmethod
         def forward(ctx, x):
             y = x * 2
-            seen.append((x.requires_grad, x.is_leaf, x.grad_fn, y.requires_grad))
+            seen.append((x.requires_grad, x.is_leaf, x.grad_fn is None, y.requires_grad, y.is_leaf, y.grad_fn))
             return y
 
         @staticmethod
@@ -158,9 +159,13 @@ def test_tracked_arguments_arrive_untracked(run):
 
     x = f64(1.0)
     out = run(Look.apply)(x)
-    assert seen[0] == (False, True, None, False)
+    assert seen.pop() == (True, True, True, False, True, None)
     assert out.requires_grad
     assert x.requires_grad
+    run(lambda x: Look.apply(x * 3))(x)
+    assert seen.pop() == (True, False, False, False, True, None)
+    run(Look.apply)(x.detach())
+    assert seen.pop() == (False, True, True, False, True, None)
 
 
 class SinCos(tg.Function):

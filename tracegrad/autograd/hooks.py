@@ -346,4 +346,7 @@ def _answered(call: str, fn: Callable[..., Any], given: tuple[Tensor | None, ...
 
 def grad_fn_of(tensor: Tensor) -> GradFn | None:
     node = tensor._node()
-    return None if unseen() or tensor._is_leaf() else GradFn(node)
+    if unseen():
+        argument = tensor._argument()
+        return None if argument is None or argument._is_leaf() else GradFn(argument._node())
+    return None if tensor._is_leaf() else GradFn(node)

@@ -1,7 +1,8 @@
 """Custom Functions: the user's own forward and backward as an operation of the graph. Start at `Function.apply`.
 
-`forward` runs once, on tensors that report no requires_grad but keep their place in the graph, so a saved intermediate is
-still a function of the inputs when backward is differentiated again. The call becomes one node, a `UserCall` (`user_call.py`).
+`forward` runs once. Its arguments tell of requires_grad what the caller's tensors do, what it makes of them reports none, as in torch; but all
+keep their place in the graph, so a saved intermediate is still a function of the inputs when backward is differentiated again. The call
+becomes one node, a `UserCall` (`user_call.py`).
 """
 
 from __future__ import annotations
@@ -181,7 +182,10 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
 def _untracked(tensor: Tensor) -> Tensor:
     """A handle of forward's own on the same node: in-place changes of it don't reach the caller unless marked dirty."""
     node = tensor._node()
-    return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
+    handle = Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
+    if node.needs_grad:
+        vars(handle)["_callers"] = tensor
+    return handle
 
 
 class _Whole(NamedTuple):

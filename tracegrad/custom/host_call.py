@@ -92,7 +92,7 @@ def called(call: HostCall, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The results of a call on tensors: untraced now, in a trace at every replay."""
     tracked = []
     for i, t in enumerate(tensors):
-        if t.requires_grad and state.grad:
+        if t._has_history() and state.grad:
             if not state.pulling:
                 raise AutogradError(f"host_call: tensor {i} requires grad and Python has no derivative; detach() it, or wrap the call in a "
                                     "tg.Function")

@@ -73,7 +73,7 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
     """forward(*args, **kwargs) between two operations whose derivatives call the module's backward hooks, if it has any."""
     if not before and not after:
         return forward(*args, **kwargs)
-    inputs = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
+    inputs = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a._has_history()]
     taken, given_back = len(args), 0                        # the operations know these numbers and no tensors: those know the operations
     latest: tuple[Any, ...] = ()                            # the gradients of the outputs
 
@@ -105,7 +105,7 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
     several = isinstance(result, (tuple, list))
     results = list(result) if several else [result]
     given_back = len(results)
-    outputs = [k for k, r in enumerate(results) if isinstance(r, Tensor) and r.requires_grad]
+    outputs = [k for k, r in enumerate(results) if isinstance(r, Tensor) and r._has_history()]
     if outputs:
         for k, passing in zip(outputs, _Passing.apply(at_outputs, *(results[k] for k in outputs)), strict=True):
             results[k] = passing

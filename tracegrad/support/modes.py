@@ -62,7 +62,7 @@ class _State(threading.local):
     # The guards:
     trace: Recorder | None
     examples: int  # inside vmap: tensors stand for one example and have no values
-    hidden: bool  # inside a custom forward: tensors report no requires_grad
+    hidden: bool  # inside a custom forward: what it makes reports no requires_grad
     pulling: bool  # inside a custom backward
     comparing: bool  # in a loop whose iterations will be compared: equal indices must be equal nodes, and none has values before the end
     autocast: Any  # what casts the operands of products to 16 bits, or None: see amp.py
@@ -220,7 +220,7 @@ def is_grad_enabled() -> bool:
 
 
 def unseen() -> bool:
-    """Whether tensors report no requires_grad: inside a custom forward, but for what enable_grad is for there."""
+    """Whether what is made reports no requires_grad: inside a custom forward, but for what enable_grad is for there."""
     return state.hidden and not state.shown
 
 

@@ -224,7 +224,7 @@ def map2_(self: Tensor, x: Tensor, y: Tensor, callable: Callable[[Any, Any, Any]
 
 def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
     target = tensors[0]
-    if any(t.requires_grad for t in tensors):
+    if any(t._has_history() for t in tensors):
         raise AutogradError(f"{call}: Python functions have no derivative, and a tensor requires grad; use x.detach()")
     for other in tensors[1:]:
         if other.shape != target.shape:

@@ -97,7 +97,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
         raise ShapeError(f"resize_: sizes must not be negative, got {size}")
     if state.trace is not None:
         raise TraceError("resize_: a tensor cannot be resized inside @trace; use x.reshape(...), x[:n] or nn.functional.pad")
-    if self.requires_grad:
+    if self._has_history():
         raise AutogradError("resize_: the tensor requires grad; use x.reshape(...), x[:n] or nn.functional.pad, which have derivatives")
     try:
         Aval(size, self.dtype)                               # which refuses what no index reaches

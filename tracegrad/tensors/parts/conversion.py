@@ -117,7 +117,7 @@ class Conversion(Handle):
         return values.astype(dtype) if other else values
 
     def _forbid_grad(self, call: str, error: type[TracegradError]) -> None:
-        if self.requires_grad and state.grad and state.trace is None:
+        if self._has_history() and state.grad and state.trace is None:
             own = "" if call == "numpy" else "tg's functions (tg.sin for numpy.sin), or "
             raise error(f"{call}: the tensor requires grad, and what is done to the array would not be recorded; use {own}x.detach()")
 
@@ -201,14 +201,14 @@ class Conversion(Handle):
         plain = self.dtype in (dtypes.float32, dtypes.complex64) or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
         extra += "" if plain else f", dtype={self.dtype}"
         extra += f", device={getattr(self._device, 'kind', self._device)!r}"
-        if self.requires_grad:
+        if self._has_history():
             extra += ", requires_grad=True" if self.is_leaf else f", grad_fn={self.grad_fn}"
         return f"Tensor({text}{extra})"
 
     def _repr_html_(self) -> str:
         """In a notebook: what it is, and its values as text."""
         what = [str(self.dtype), " x ".join(map(str, self.shape)) or "one number", f"on {getattr(self._device, 'name', self._device)}"]
-        if self.requires_grad:
+        if self._has_history():
             what.append("requires_grad" if self.is_leaf else f"grad_fn={self.grad_fn}")
         return f"<div><p>{escaped(', '.join(what))}</p>{preformatted(repr(self))}</div>"
 

@@ -37,6 +37,13 @@ class History(Handle):
 
     @property
     def requires_grad(self) -> bool:
+        if not unseen():
+            return self._node().needs_grad
+        argument = self._argument()
+        return argument is not None and argument._node().needs_grad
+
+    def _has_history(self) -> bool:
+        """Whether what is done with it has to be recorded: not in a custom forward, whose backward the user writes."""
         return self._node().needs_grad and not unseen()
 
     @requires_grad.setter
@@ -45,7 +52,14 @@ class History(Handle):
 
     @property
     def is_leaf(self) -> bool:
-        return unseen() or self._is_leaf()
+        if not unseen():
+            return self._is_leaf()
+        argument = self._argument()
+        return argument is None or argument._is_leaf()
+
+    def _argument(self) -> Any:
+        """In a custom forward, of one of its arguments that have a history, the caller's tensor: it tells of that. Else None."""
+        return vars(self).get("_callers")
 
     def _is_leaf(self) -> bool:
         node = self._node()
@@ -89,7 +103,7 @@ class History(Handle):
 
     @data.setter
     def data(self, value: Any) -> None:
-        own = self._base is None or not self.requires_grad          # what has no history is no view from here on
+        own = self._base is None or not self._has_history()          # what has no history is no view from here on
         outside = self._trace is None and state.trace is None and isinstance(value, History)
         if outside and self._is_where(value):       # `x.data += y` gives back what was written in place: all that shares it goes on
             return
@@ -133,7 +147,7 @@ class History(Handle):
             with no_grad():
                 self.copy_(self._handle(new, value._device))
             return
-        needs_grad, grad = self.requires_grad, self._grad
+        needs_grad, grad = self._has_history(), self._grad
         if value._device is not self._device:
             self._sends_gradients_on()
         self._device, self._base, self._grad = value._device, None, None
@@ -163,7 +177,7 @@ class History(Handle):
 
     def __copy__(self) -> Tensor:
         """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
-        if not self.requires_grad:
+        if not self._has_history():
             return self.detach()
         reduced: Any = self.__reduce__()
         restore, given, *own = reduced

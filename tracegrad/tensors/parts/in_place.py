@@ -161,7 +161,7 @@ class InPlace(Handle):
         """Take over a result, as torch's functions write theirs into out=...; an empty tensor gets its shape."""
         if not isinstance(result, InPlace):
             result = PUBLIC["tensor"](np.asarray(result), device=self._device)
-        if state.grad and (result.requires_grad or self.requires_grad):
+        if state.grad and (result._has_history() or self._has_history()):
             raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
                                 "instead, or write inside `with tg.no_grad():`")
         if self.shape != result.shape and not self.numel():
