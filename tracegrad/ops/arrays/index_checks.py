@@ -101,7 +101,7 @@ def in_domain(index: Node, size: int, call: str, what: str, of: str = "") -> Nod
     return bind(REGISTRY["in_domain"], (index,), attrs) if index.aval.size else index
 
 
-def must_hold(test: Node, call: str, what: str, of: str = "") -> Node:
+def must_hold(test: Node, call: str, what: str, of: str = "") -> Any:
     """`test` (bools), which must be true everywhere: else reading what is made of this is an error of `call` that says `what`."""
     zero = const(0, dtypes.int64)
     return eq(in_domain(where(test, zero, const(-1, dtypes.int64)), 1, call, what, of), zero)
