@@ -13,8 +13,9 @@ from tracegrad.graph.primitive import REGISTRY, const
 from tracegrad.ops.arrays.complex_numbers import conj, real
 from tracegrad.ops.arrays.pointwise import eq, lt, maximum
 from tracegrad.ops.linalg import eigen, factorizations, inverses
-from tracegrad.ops.linalg.lapack import column, h, row, scalars
+from tracegrad.ops.linalg.lapack import column, eye, h, row, scalars
 from tracegrad.ops.primitives.contraction import matmul
+from tracegrad.ops.primitives.contraction import swap_last as t
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.movement import narrow, reshape
 from tracegrad.ops.primitives.reduction import products_of_others, total
@@ -35,14 +36,29 @@ def _pinv(call: Call, node: Node, a: Node, *limits: Node) -> Any:
     return matmul(h(vh) * row(where(keep, one / where(keep, s, one), const(0, s.dtype))), h(u))
 
 
-def _cofactors(call: Call, node: Node, a: Node) -> Any:
-    rank = len(a.shape)
-    zero = const(0, a.dtype)
+def _finite(call: Call, a: Node) -> list[Any]:
+    """Which matrices are finite (*, 1, 1), the decompositions of these, and the determinants (*, 1, 1) of U V^H."""
+    rank, zero = len(a.shape), const(0, a.dtype)
     known = scalars(eq(total(a * zero, (rank - 2, rank - 1)), zero))                # neither NaN nor infinity
     u, s, vh = _svd(call, where(known, a, const(1, a.dtype)))
-    sign = call(inverses.SLOGDET, u, index=0) * call(inverses.SLOGDET, vh, index=0)
-    found = matmul(conj(u) * row(products_of_others(s, (len(s.shape) - 1,))), conj(vh)) * scalars(sign)
+    return [known, u, s, vh, scalars(call(inverses.SLOGDET, u, index=0) * call(inverses.SLOGDET, vh, index=0))]
+
+
+def _cofactors(call: Call, node: Node, a: Node) -> Any:
+    known, u, s, vh, sign = _finite(call, a)
+    found = matmul(conj(u) * row(products_of_others(s, (len(s.shape) - 1,))), conj(vh)) * sign
     return where(known, found, const(float("nan"), a.dtype))
+
+
+def _minors(call: Call, node: Node, a: Node, b: Node) -> Any:
+    known, u, s, vh, sign = _finite(call, a)
+    rank, diagonal = len(a.shape), eye(a.shape[-1])
+    without_one = where(diagonal, const(1, s.dtype), row(s))
+    others = where(diagonal, const(0, s.dtype), products_of_others(without_one, (rank - 1,)))
+    b = matmul(matmul(h(u), b), h(vh))
+    along = total(others * row(total(where(diagonal, b, const(0, b.dtype)), (rank - 2,))), (rank - 1,))
+    inner = where(diagonal, column(along), -(others * t(b)))
+    return where(known, matmul(matmul(conj(u), inner), conj(vh)) * sign, const(float("nan"), a.dtype))
 
 
 def _polar(call: Call, node: Node, a: Node) -> Any:
@@ -61,6 +77,6 @@ def _order(call: Call, node: Node, pivots: Node) -> Any:
 
 
 COMPOSED: dict[Any, Callable[..., Any]] = {
-    inverses.PINV: _pinv, inverses.COFACTORS: _cofactors, REGISTRY["polar"]: _polar, REGISTRY["lyapunov"]: _lyapunov,
-    factorizations.ORDER: _order,
+    inverses.PINV: _pinv, inverses.COFACTORS: _cofactors, inverses.MINORS: _minors, REGISTRY["polar"]: _polar,
+    REGISTRY["lyapunov"]: _lyapunov, factorizations.ORDER: _order,
 }

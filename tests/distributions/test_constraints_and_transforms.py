@@ -12,6 +12,21 @@ NAMES = sorted(set(torch.distributions.__all__))
 MODULES = sorted((cls.__module__.rpartition(".")[2], name) for name, cls in vars(torch.distributions).items() if isinstance(cls, type))
 
 
+def test_edges_of_supports_and_infinite_divergences():
+    """The distribution function of a Weibull number at 0; what is infinite has no gradient."""
+    beside_torch("""
+from torch import distributions as D
+say("at 0", lambda: D.Weibull(torch.tensor([1.5, 3.0]), torch.tensor([0.5, 2.0])).cdf(torch.tensor([0.0, 1.0])))
+say("fractions", lambda: D.Multinomial(6, torch.tensor([0.2, 0.3, 0.5])).log_prob(torch.tensor([0.5, 1.5, 0.25])))
+def infinite(p, q, *of):
+    k = D.kl_divergence(p, q)
+    return k, *(g if g is not None else torch.zeros_like(x) for g, x in zip(torch.autograd.grad(k.sum(), of, allow_unused=True), of))
+low, alpha, rate = (torch.tensor(x, requires_grad=True) for x in ([-1.0, 0.5], [0.7, 3.0], [2.0, 0.2]))
+say("uniform", lambda: infinite(D.Uniform(low, 1.0), D.Exponential(rate), low, rate))
+say("pareto", lambda: infinite(D.Pareto(1.0, alpha), D.Exponential(rate), alpha))
+""", 1e-5)
+
+
 def test_constraints():
     beside_torch("""
 from torch.distributions import constraints as c
@@ -28,6 +43,7 @@ made = dict(interval=(0.0, 2.0), half_open_interval=(0.0, 1.0), integer_interval
 for n, bounds in made.items():
     k = getattr(c, n)(*bounds)
     say(n, lambda: (k.check(x), k.is_discrete, k.event_dim, repr(k) if n != "multinomial" else ""))
+say("fractions", lambda: c.multinomial(4).check(torch.tensor([[0.5, 1.5, 0.25], [0.5, 3.5, 0.25]])))
 for n, k in dict(cat=c.cat([c.real, c.positive], 1, [1, 2]), stack=c.stack([c.real, c.positive, c.unit_interval]),
                  independent=c.independent(c.positive, 1)).items():
     say(n, lambda: (k.check(x), k.is_discrete, k.event_dim))

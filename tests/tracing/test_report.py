@@ -123,7 +123,7 @@ def test_source_of_every_op(op):
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), text
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, err_msg=text)
         unnamed = {"philox", "conv2d_weight_grad", "unfold", "in_range", "as_known", "in_domain", "scatter_add", "scatter_set",
-                   "scatter_max", "scatter_min", "recurrence", "cofactors", "frechet_exp", "lu_factor", "pivot_order",
+                   "scatter_max", "scatter_min", "recurrence", "cofactors", "minors", "frechet_exp", "lu_factor", "pivot_order",
                    "ldl_unpack", "factor_info", "geqrf", "lyapunov", "dot_product_attention", "attention_gradient",
                    "attention_sums", "attention_gradient_of_sums", "slice_at", "pad_at", "airy_ai_slope"}
         assert "primitive" not in text or op.name in unnamed or "interior" in attrs or "padding" in attrs, text

@@ -117,7 +117,7 @@ class less_than(_Bounded):
 
 
 class multinomial(_Bounded):
-    """Counts, along the last dimension, that add up to upper_bound at most."""
+    """Counts, along the last dimension, that add up to upper_bound at most. As in torch fractions may be counts, too."""
 
     is_discrete, event_dim = True, 1
 
@@ -125,7 +125,7 @@ class multinomial(_Bounded):
         super().__init__(upper_bound=upper_bound)
 
     def check(self, value: Any) -> Any:
-        return (value >= 0).all(-1) & (value % 1 == 0).all(-1) & (value.sum(-1) <= self.upper_bound)
+        return (value >= 0).all(-1) & (value.sum(-1) <= self.upper_bound)
 
 
 class _Real(Constraint):

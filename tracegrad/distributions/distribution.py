@@ -229,8 +229,8 @@ class Distribution(Named):
     def _missing(self, what: str) -> MissingRuleError:
         return MissingRuleError(f"{type(self).__name__}.{what}: there is no closed form of it here")
 
-    def _value(self, call: str, value: Any) -> Any:
-        """value as a tensor whose shape broadcasts with samples'; and is in the support."""
+    def _value(self, call: str, value: Any, support: Any = None) -> Any:
+        """value as a tensor whose shape broadcasts with samples'; and is in the support (default: the distribution's)."""
         name = f"{type(self).__name__}.{call}"
         if not isinstance(value, Tensor):
             raise ArgumentError(f"{name}: value must be a Tensor, got {type(value).__name__}")
@@ -238,8 +238,8 @@ class Distribution(Named):
         if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
             raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
         broadcast_shapes(name, [value.shape, self._shape()])
-        if self._validate_args and valued() and not satisfied(self.support, value):
-            raise ArgumentError(f"{name}: value has to be in the support, {self.support}, found invalid values: {value}")
+        if self._validate_args and valued() and not satisfied(support := support or self.support, value):
+            raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
         return value
 
     def __repr__(self) -> str:

@@ -318,7 +318,11 @@ BEYOND: dict[type, tuple[type, ...]] = {
 
 
 def _rule(expected: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda p, q: -p.entropy() - expected(p, q)
+    def rule(p: Any, q: Any) -> Any:
+        found = -p.entropy() - expected(p, q)
+        return _where(found == math.inf, math.inf, found)               # which nothing has a gradient of, as in torch
+
+    return rule
 
 
 def _infinite(p: Any, q: Any) -> Any:

@@ -59,7 +59,8 @@ class Weibull(Derived):
         return (k / self.scale).log() + PUBLIC["xlogy"](k - 1, y) - y**k
 
     def cdf(self, value: Tensor) -> Any:
-        return -(-(self._value("cdf", value) / self.scale)**self.concentration).expm1()
+        value = self._value("cdf", value, constraints.nonnegative)              # of 0 it is 0, as in torch
+        return -(-(value / self.scale)**self.concentration).expm1()
 
     def icdf(self, value: Tensor) -> Any:
         return self.scale * (-(-value).log1p())**self.concentration.reciprocal()

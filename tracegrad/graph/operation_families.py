@@ -14,6 +14,7 @@ from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.intervals import Interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
+from tracegrad.graph.operators import Operators
 from tracegrad.graph.primitive import PYTHON_SCALARS, REAL_SCALARS, REGISTRY, Primitive, Shape, as_node, bind, cast, filled, scalar
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import DType, dtype_kind
@@ -51,6 +52,7 @@ class Elementwise(Primitive):
     result: ClassVar[str] = "same"
     domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
+    promotes_bools: ClassVar[bool] = True   # whether it takes bools beside numbers, whose dtype they then get
     orders: ClassVar[int] = 1               # how many derivatives, itself included, kernels call as functions: by the attribute "order"
 
     opencl: Any = None
@@ -77,6 +79,8 @@ class Elementwise(Primitive):
         return Aval(shape, dtype, weak)
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        if not self.promotes_bools:
+            refuse_bools(self.name, args)
         return tuple(common_dtype(args, self.result == "float", self.name))
 
 
@@ -97,6 +101,14 @@ def refuse_complex(name: str, *operands: Any) -> None:
     for x in operands:
         if x.dtype.kind == "c":
             raise not_taken(name, x.dtype)
+
+
+def refuse_bools(name: str, operands: Sequence[Any]) -> None:
+    """DTypeError if one of `operands` (nodes, tensors and numbers) is a bool: who writes `-` of a mask mostly means `~`."""
+    for x in operands:
+        if isinstance(x, bool) or (isinstance(x, Operators) and x.dtype.kind == "b"):
+            raise DTypeError(f"{name}: does not take bools; use ~x or logical_not() to invert a mask, x ^ y for where two differ, "
+                             "or cast first, for example x.to(tg.int64)")
 
 
 def by_parts(self: Any, *operands: Any, **attrs: Any) -> Pair:

@@ -10,7 +10,7 @@ from functools import wraps
 from math import prod
 from typing import Any
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ShapeError, TracegradError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import FUNCTIONAL, LINALG, PUBLIC, method, public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
@@ -40,7 +40,11 @@ def _copy_of(name: str, arguments: str) -> None:
 
     @wraps(whole)
     def fn(input: Array, *args: Any, **kwargs: Any) -> Any:
-        result = whole(input, *args, **kwargs)
+        try:
+            result = whole(input, *args, **kwargs)
+        except TracegradError as error:
+            error.called(fn.__name__)
+            raise
         return tuple(map(_copied, result)) if isinstance(result, tuple) else _copied(result)
 
     vars(fn).pop("_entered", None)                          # out= is the copy's: it is what is returned

@@ -405,11 +405,11 @@ class Check(Plain):
 
 
 class DomainCheck(Check):
-    """Values that `call` takes; `what` is the error where there were others."""
+    """Values that `call` takes; `what` is the error where there were others: of "matrices" a LinAlgError."""
 
     def error(self, above: int, below: int, line: Line) -> TracegradError:
         """The error for what kernels wrote."""
-        return ArgumentError(f"{self.call}{line and f' at {line}'}: {self.what}")
+        return (LinAlgError if self.of else ArgumentError)(f"{self.call}{line and f' at {line}'}: {self.what}")
 
 
 class MatrixCheck(Plain):

@@ -195,12 +195,17 @@ def rectangles(batch: int, m: int, n: int, dtype: str) -> Any:
     return a
 
 
+def square(a: Any) -> Any:
+    return a[..., :min(a.shape[-2:]), :min(a.shape[-2:])]
+
+
 DECOMPOSED: dict[str, Any] = {
     "pinv": lambda a: (L.pinv(a), L.pinv(a, atol=0.1 + 0 * abs(a).sum((-2, -1)), rtol=0.2)),
     "lstsq": lambda a: tuple(L.lstsq(a, a[..., :2] + 1))[::2],
     "residuals": lambda a: (L.lstsq(a, a[..., :2] * 2 + 1).residuals,),
     "polar": lambda a: (L.polar(a if a.shape[-2] >= a.shape[-1] else a.mH).H,),
-    "cofactors": lambda a: (tg.grad(lambda x: abs(L.det(x) + 3.0).sum())(a[..., :min(a.shape[-2:]), :min(a.shape[-2:])]),),
+    "cofactors": lambda a: (tg.grad(lambda x: abs(L.det(x) + 3.0).sum())(square(a)),),
+    "minors": lambda a: (tg.grad(lambda x: (abs(tg.grad(lambda x: abs(L.det(x) + 3.0).sum())(x)) ** 2).sum())(square(a)),),
 }
 REFLECTED: list[Any] = [
     lambda a: tuple(tg.geqrf(a)),
@@ -256,7 +261,7 @@ def test_functions_of_decompositions_in_kernels_of_every_target(m: int, n: int, 
     a = drawn((9, m, n), dtype)
     a[0] = 0
     targets = {**TARGETS, "no float64": WITHOUT_FLOAT64} if dtype == "float32" else {name: TARGETS[name] for name in ("avx512", "gpu")}
-    f = tg.trace(lambda a: (L.pinv(a), *tg.geqrf(a), *DECOMPOSED["cofactors"](a[1:]), *DECOMPOSED["polar"](a[1:]),
+    f = tg.trace(lambda a: (L.pinv(a), *tg.geqrf(a), *DECOMPOSED["minors"](a[1:]), *DECOMPOSED["polar"](a[1:]),
                             *L.lstsq(a, a.sin())[::2]))
     with Checked(targets, slack=200.0) as checked:
         for y in f(tg.tensor(a)):

@@ -426,6 +426,27 @@ def test_a_composed_function_rounds_once(name, dtype):
     assert (away <= 0.51 * unit + 2e-6 * np.abs(wanted).max()).all(), (away / unit).max()
 
 
+OVERLAPPING = {    # what several windows take of one element is added up before it is rounded
+    "conv3d": (F.conv3d, (2, 3, 5, 5, 4), (4, 3, 3, 3, 2)),
+    "conv3d, strided": (lambda x, w: F.conv3d(x, w, stride=2, padding=1), (1, 2, 7, 5, 5), (3, 2, 3, 3, 3)),
+    "unfold": (lambda x: x.unfold(0, 5, 1), (40,)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_gradient_of_windows_rounds_once(name, dtype):
+    fn, *shapes = OVERLAPPING[name]
+    given = [_shifted(*shape) for shape in shapes]
+    found, wanted = ([tg.tensor(x.astype(d), requires_grad=True) for x in given] for d in (dtype, np.float64))
+    weights = _shifted(*fn(*wanted).shape)
+    for operands in (found, wanted):
+        (fn(*operands) * tg.tensor(weights.astype(operands[0].dtype))).sum().backward()
+    f, w = (plain(operands[0].grad.numpy()).astype(np.float64) for operands in (found, wanted))
+    unit = float(finfo(np.dtype(dtype)).eps) * 2.0 ** np.floor(np.log2(np.maximum(np.abs(w), 2.0**-10)))
+    assert (np.abs(f - w) <= 0.51 * unit + 2e-6 * np.abs(w).max()).all(), (np.abs(f - w) / unit).max()
+
+
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_does_not_round_scores(causal, dtype):

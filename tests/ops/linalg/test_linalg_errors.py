@@ -15,6 +15,12 @@ from tests.helpers.marks import one_of
 from tracegrad.errors import LinAlgError
 
 L = tg.linalg
+
+
+def _slope(fn: Any) -> Any:
+    return tg.func.grad(lambda x: (fn(x) ** 2).sum())
+
+
 # Of matrices that have no inverse, no Cholesky factor, a zero on the diagonal; and of right sides.
 CALLS: dict[str, Callable[..., Any]] = {
     "inv": lambda s, p, t, b: L.inv(s),
@@ -22,7 +28,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "inv_ex": lambda s, p, t, b: L.inv_ex(s, check_errors=True).inverse,
     "solve": lambda s, p, t, b: L.solve(s, b),
     "solve_ex": lambda s, p, t, b: L.solve_ex(s, b, check_errors=True).result,
-    "lu_solve": lambda s, p, t, b: L.lu_solve(*L.lu_factor(s), b),
+    "lu_solve": lambda s, p, t, b: L.lu_solve(*L.lu_factor_ex(s)[:2], b),
     "matrix_power": lambda s, p, t, b: L.matrix_power(s, -3),
     "tensorinv": lambda s, p, t, b: L.tensorinv(s[3], ind=1),
     "tensorsolve": lambda s, p, t, b: L.tensorsolve(s[3], b[3, :, 0]),
@@ -32,7 +38,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "cholesky_inverse": lambda s, p, t, b: tg.cholesky_inverse(t),
     "solve_triangular": lambda s, p, t, b: L.solve_triangular(t, b, upper=False),
     "triangular_solve": lambda s, p, t, b: tg.triangular_solve(b, t, upper=False).solution,
-    "det": lambda s, p, t, b: tg.func.grad(lambda x: (tg.func.grad(lambda x: L.det(x).sum())(x) ** 2).sum())(s),
+    "det": lambda s, p, t, b: _slope(_slope(_slope(lambda x: L.det(x) + 0.0)))(s),
     "slogdet": lambda s, p, t, b: tg.func.grad(lambda x: L.slogdet(x).logabsdet.sum())(s),
     "logdet": lambda s, p, t, b: tg.func.grad(lambda x: tg.logdet(x).sum())(s),
 }
@@ -84,6 +90,25 @@ def test_errors_name_what_was_called(n: int, device: Any) -> None:
             assert message.startswith(f"{name}: {derived}{which} ({n}x{n}) {what}"), message
             assert message.endswith(line_of(fn)), message
             assert message.count(" computes") == 1
+
+
+@one_of(2, "n", [3, 7, 40])
+def test_a_factorisation_with_a_zero_pivot(n: int, device: Any) -> None:
+    """Is an error of lu_factor, as in torch, whichever of its results is looked at; lu_factor_ex tells of it, and lu takes it."""
+    s, _, _, b = operands(n)
+    for name, call in (("lu_factor", L.lu_factor), ("lu_factor_ex", lambda s: L.lu_factor_ex(s, check_errors=True))):
+        for k in range(2):
+            message = told(lambda call=call, k=k: call(s)[k])
+            assert message.startswith(f"{name} at "), message
+            assert "U has a zero on its diagonal" in message
+    good = s[:3]
+    checked = *L.lu_factor(good), *L.lu_factor_ex(good, check_errors=True)
+    for found, wanted in zip(checked, (*L.lu_factor_ex(good)[:2], *L.lu_factor_ex(good)), strict=True):
+        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    np.testing.assert_allclose(L.lu_solve(*L.lu_factor(good), b[:3]).numpy(), L.solve(good, b[:3]).numpy(), rtol=1e-9)
+    assert L.lu_factor_ex(s).info.tolist() == [0, 0, 0, 2, 0]
+    p, low, high = L.lu(s)
+    np.testing.assert_allclose((p @ low @ high).numpy(), s.numpy(), atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [7, 40])

@@ -17,7 +17,7 @@ from tracegrad.graph.intervals import interval
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation_families import Elementwise
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
-from tracegrad.ops.primitives.elementwise import lt, where
+from tracegrad.ops.primitives.elementwise import eq, lt, where
 from tracegrad.support import dtypes
 from tracegrad.support.plan import Check, DomainCheck
 
@@ -92,13 +92,19 @@ class InDomain(InRange):
     def check(self, node: Node) -> Check:
         """What the runtime has to know of a node of this op."""
         a = node.attrs
-        return DomainCheck(a["call"], a["what"], "", 0, a["size"] - 1, None, str(node.loc), a["position"])
+        return DomainCheck(a["call"], a["what"], a["of"], 0, a["size"] - 1, None, str(node.loc), a["position"])
 
 
-def in_domain(index: Node, size: int, call: str, what: str) -> Node:
-    """An index (int64) below `size`; negative ones are errors of `call` that say `what`."""
-    attrs = dict(size=size, wrap=False, ignore=None, call=call, what=what, of="", position=-1)
+def in_domain(index: Node, size: int, call: str, what: str, of: str = "") -> Node:
+    """An index (int64) below `size`; negative ones are errors of `call` that say `what` (of="matrices": LinAlgErrors)."""
+    attrs = dict(size=size, wrap=False, ignore=None, call=call, what=what, of=of, position=-1)
     return bind(REGISTRY["in_domain"], (index,), attrs) if index.aval.size else index
+
+
+def must_hold(test: Node, call: str, what: str, of: str = "") -> Any:
+    """`test` (bools), which must be true everywhere: else reading what is made of this is an error of `call` that says `what`."""
+    zero = const(0, dtypes.int64)
+    return eq(in_domain(where(test, zero, const(-1, dtypes.int64)), 1, call, what, of), zero)
 
 
 def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: bool = False, ignore: int | None = None) -> Any:

@@ -111,7 +111,7 @@ def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
     >>> tg.unbind(tg.ones(2, 3))
     """
     if not input.ndim:
-        raise ShapeError("unbind: takes at least 1 dimension, got ()")
+        raise IndexOutOfRange("unbind: takes at least 1 dimension, got ()")
     return tuple(select(input, dim, i) for i in range(input.shape[one_dim("unbind", dim, input.ndim)]))
 
 
@@ -154,7 +154,7 @@ def select(input: Array, dim: int, index: int) -> Array:
     """
     d = one_dim("select", dim, input.ndim)
     if not input.ndim:
-        raise ShapeError("select: takes at least 1 dimension, got ()")
+        raise IndexOutOfRange("select: takes at least 1 dimension, got ()")
     n = input.shape[d]
     index = integer("select", "index", index)
     if not -n <= index < n:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operation_families import common_dtype, refuse_complex
+from tracegrad.graph.operation_families import common_dtype, refuse_bools, refuse_complex
 from tracegrad.graph.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.graph.primitive import REGISTRY, call, cast, saving_nothing
 from tracegrad.ops.arguments import documented, integer, on_nodes, rounded_once
@@ -116,6 +116,8 @@ def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     >>> tg.sub(tg.tensor([5.0, 6.0]), tg.tensor([1.0, 2.0]), alpha=2)
     Tensor([3., 2.], device='cpu')
     """
+    if alpha != 1:                                              # with a factor they would be integers
+        refuse_bools("sub", (input, other))
     return _sum("sub", input, other, alpha)
 
 
@@ -454,4 +456,3 @@ for _name, _fn in {"lt": lt, "le": le, "gt": gt, "ge": ge}.items():   # == and !
     setattr(Operators, f"__{_name}__", _straight(_fn))
 for _name, _fn in {"neg": neg, "abs": abs_, "invert": bitwise_not}.items():
     setattr(Operators, f"__{_name}__", _fn)
-setattr(Operators, "__pos__", lambda self: self)  # noqa: B010  (as the operators above)

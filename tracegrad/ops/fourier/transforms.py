@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaf_operations import Shared
 from tracegrad.graph.operators import fourier
@@ -287,7 +287,7 @@ def _places(name: str, x: Any, s: Any, dim: Any, default: Any) -> tuple[list[int
         dim = range(x.ndim) if dim is None else dim
     dims = [one_dim(name, d, x.ndim) for d in ((dim,) if isinstance(dim, int) else dim)]
     if not x.ndim and dims:
-        raise ShapeError(f"{name}: takes a tensor of at least one dimension, got a 0-d tensor")
+        raise IndexOutOfRange(f"{name}: takes a tensor of at least one dimension, got a 0-d tensor")
     if len(set(dims)) != len(dims):
         raise ArgumentError(f"{name}: dim {tuple(dim)} names a dimension twice")
     sizes = [-1] * len(dims) if s is None else [integer(name, "s", n) for n in s]

@@ -189,26 +189,68 @@ class Det(Lapack):
 class Cofactors(Lapack):
     """The derivative of det: det(A) times the inverse transposed, and right where A is singular, for it is made of singular values
 
-    (G. W. Stewart, "On the adjugate matrix", 1998). Its own derivative takes the inverse.
+    (G. W. Stewart, "On the adjugate matrix", 1998).
     """
     name, python, holomorphic = "cofactors", None, True
     cases = [((SQUARE,), dict(index=0)), ((SQUARE[1],), dict(index=0))]
 
-    def avals(self, *operands, **attrs): return operands
+    def avals(self, *operands, **attrs): return operands[:1]
 
     def results(self, a):
-        known = np.isfinite(a).all((-2, -1), keepdims=True)
-        u, s, vh = np.linalg.svd(np.where(known, a, 1))
+        known, u, s, vh, sign = _singular(a)
         ones = np.ones((*s.shape[:-1], 1), s.dtype)
         before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :s.shape[-1]]
         after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., :s.shape[-1]][..., ::-1]
-        sign = np.linalg.slogdet(u)[0] * np.linalg.slogdet(vh)[0]
-        return [np.where(known, (u.conj() * (before * after)[..., None, :]) @ vh.conj() * sign[..., None, None], np.nan).astype(a.dtype)]
+        return [np.where(known, (u.conj() * (before * after)[..., None, :]) @ vh.conj() * sign, np.nan).astype(a.dtype)]
 
-    def vjp(self, ct, y, a, index):
-        inverse = t(run(INV, a))
-        share = total(ct * y, (len(a.shape) - 2, len(a.shape) - 1))
-        return (scalars(share) * inverse - matmul(matmul(y, t(ct)), inverse),)
+    def vjp(self, ct, y, a, index): return (run(MINORS, a, ct),)
+
+
+class Minors(Cofactors):
+    """The derivative of the cofactors along B (*, n, n), which is also the gradient for the cotangent B: right where A is singular, too.
+
+    Of a diagonal A the element (i, i) is the sum of b_jj and (i, j) is -b_ji, each times the product of the diagonal without i and j;
+    singular vectors turn any other A into that. Its own derivative takes the inverse K of A, transposed.
+    """
+    name = "minors"
+    cases = [((SQUARE, SQUARE[::-1]), dict(index=0)), ((SQUARE[1], SQUARE[0]), dict(index=0))]
+
+    def results(self, a, b):
+        known, u, s, vh, sign = _singular(a)
+        others = _without_two(s)
+        b = u.conj().swapaxes(-1, -2) @ b @ vh.conj().swapaxes(-1, -2)
+        diagonal = (others @ b.diagonal(0, -2, -1)[..., None])[..., 0]
+        inner = diagonal[..., None] * np.eye(s.shape[-1]) - others * b.swapaxes(-1, -2)
+        return [np.where(known, u.conj() @ inner @ vh.conj() * sign, np.nan).astype(a.dtype)]
+
+    def vjp(self, ct, y, a, b, index):
+        k, size = t(run(INV, a)), len(a.shape)
+
+        def inner(x, z): return scalars(total(x * z, (size - 2, size - 1)))
+        along, back = matmul(matmul(k, t(b)), k), matmul(matmul(k, t(ct)), k)
+        turned = matmul(matmul(along, t(ct)) + matmul(back, t(b)), k)
+        change = turned - inner(ct, k) * along - inner(b, k) * back
+        return inner(ct, y) * k + scalars(run(DET, a)) * change, run(self, a, ct)
+
+
+def _singular(a: Any) -> tuple[Any, ...]:
+    """Which matrices are finite (*, 1, 1), the singular value decompositions of these, and the determinants (*, 1, 1) of U V^H."""
+    known = np.isfinite(a).all((-2, -1), keepdims=True)
+    u, s, vh = np.linalg.svd(np.where(known, a, 1))
+    return known, u, s, vh, (np.linalg.slogdet(u)[0] * np.linalg.slogdet(vh)[0])[..., None, None]
+
+
+def _without_two(s: Any) -> Any:
+    """(*, n, n): the products of the numbers s (*, n) without i and j, and 0 where these are the same."""
+    n = s.shape[-1]
+    out, before = np.zeros((*s.shape, n), s.dtype), np.ones(s.shape[:-1], s.dtype)
+    ones = np.ones((*s.shape[:-1], 1), s.dtype)
+    after = np.concatenate([np.cumprod(s[..., ::-1], -1)[..., ::-1], ones], -1)
+    for i in range(n - 1):
+        between = np.cumprod(np.concatenate([ones, s[..., i + 1:-1]], -1), -1)
+        out[..., i, i + 1:] = out[..., i + 1:, i] = before[..., None] * between * after[..., i + 2:]
+        before = before * s[..., i]
+    return out
 
 
 class Slogdet(Lapack):
@@ -233,4 +275,4 @@ class Slogdet(Lapack):
 
 
 SOLVE, INV, PINV, INFO, TRIANGLE = (REGISTRY[name] for name in ("solve", "inv", "pinv", "factor_info", "solve_triangular"))
-DET, SLOGDET, COFACTORS = (REGISTRY[name] for name in ("det", "slogdet", "cofactors"))
+DET, SLOGDET, COFACTORS, MINORS = (REGISTRY[name] for name in ("det", "slogdet", "cofactors", "minors"))

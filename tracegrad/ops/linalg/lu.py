@@ -12,6 +12,8 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import linalg, method, public
 from tracegrad.graph.primitive import cast, const
 from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arrays.index_checks import must_hold
+from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.arrays.pointwise import eq
 from tracegrad.ops.arrays.reductions import any_, argmax
 from tracegrad.ops.arrays.shaping.diagonals import diagonal, tril, triu
@@ -81,13 +83,13 @@ class SolveExResult(NamedTuple):
 def lu_factor(A: Array, *, pivot: bool = True) -> Any:
     """(LU, pivots) of (*, m, n), for `lu_solve`: L below the diagonal (its own is ones) and U in one matrix; rows exchanged, from 1, int32.
 
-    A zero pivot is no error here but in `lu_solve`; `lu_factor_ex` tells. NumPy has no LU, so this one goes column by column: `solve` is
-    faster for one system. Raises ShapeError for other shapes.
+    LinAlgError for a zero pivot, by which `lu_solve` would divide; `lu_factor_ex` and `lu` take such matrices. NumPy has no LU, so this
+    one goes column by column: `solve` is faster for one system. Raises ShapeError for other shapes.
 
     >>> tg.linalg.lu_factor(tg.tensor([[1.0, 2.0], [3.0, 4.0]])).pivots
     """
     _lu_operand("lu_factor", A, pivot)
-    return LUFactorResult(run(factorizations.LU_, A), run(factorizations.LU_, A, index=1))
+    return LUFactorResult(*_without_zero("lu_factor", *(run(factorizations.LU_, A, index=i) for i in (0, 1))))
 
 
 @linalg()
@@ -95,15 +97,25 @@ def lu_factor(A: Array, *, pivot: bool = True) -> Any:
 def lu_factor_ex(A: Array, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """(LU, pivots, info): `lu_factor`, and the number (int32, from 1) of the first pivot of each matrix that is 0; 0 where there is none.
 
-    check_errors=True is refused: look at info. dtype: float32, float64 or complex.
+    check_errors: a pivot that is 0 is a LinAlgError, as in `lu_factor`. dtype: float32, float64 or complex.
 
     >>> tg.linalg.lu_factor_ex(tg.tensor([[1.0, 2.0], [3.0, 4.0]]))
     """
     _lu_operand("lu_factor_ex", A, pivot)
+    packed, pivots = (run(factorizations.LU_, A, index=i) for i in (0, 1))
     if check_errors:
-        raise ArgumentError("lu_factor_ex: check_errors=True is not supported: a zero pivot is no error of the factorisation; look at info")
-    packed = run(factorizations.LU_, A)
-    return LUFactorExResult(packed, run(factorizations.LU_, A, index=1), _first_zero(packed))
+        packed, pivots = _without_zero("lu_factor_ex", packed, pivots)
+    return LUFactorExResult(packed, pivots, _first_zero(packed))
+
+
+def _without_zero(name: str, packed: Node, pivots: Node) -> tuple[Node, Node]:
+    """Both, if no pivot is 0; else looking at either is a LinAlgError of the function `name`."""
+    zero = eq(diagonal(packed, 0, -2, -1), 0.0)
+    if not zero.aval.size:
+        return packed, pivots
+    fine = must_hold(logical_not(any_(zero)), name, "U has a zero on its diagonal, by which lu_solve would divide: the matrix is singular; "
+                   "tg.linalg.lu and lu_factor_ex take it", "matrices")
+    return where(fine, packed, const(float("nan"), packed.dtype)), where(fine, pivots, const(0, dtypes.int32))
 
 
 def _first_zero(packed: Node) -> Any:

@@ -16,7 +16,8 @@ from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
 from tracegrad.ops.arguments import on_nodes, rounded_once
-from tracegrad.ops.arrays.index_checks import in_domain, in_range
+from tracegrad.ops.arrays.index_checks import in_range, must_hold
+from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.arrays.pointwise import abs_, detach, eq, ge, gt, le, log1p, lt, ne
 from tracegrad.ops.arrays.reductions import mean, reduce, sum_
 from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
@@ -24,7 +25,6 @@ from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.ops.primitives.float_functions import exp, log
 from tracegrad.ops.primitives.reduction import total
-from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
@@ -287,9 +287,9 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
     loss = where(le(abs_(target - 0.5), 0.5), -(target * yes + (1.0 - target) * no), nan)
     if "binary_cross_entropy" in losses_that_refuse:
         allowed = le(abs_(input - 0.5), 0.5) & le(abs_(target - 0.5), 0.5)
-        place = in_domain(where(allowed, const(0, dtypes.int64), const(-1, dtypes.int64)), 1, "binary_cross_entropy", "all elements of "
-                          "input and target should be between 0 and 1; binary_cross_entropy_with_logits takes scores")
-        loss = where(eq(place, 0), loss, nan)
+        fine = must_hold(allowed, "binary_cross_entropy", "all elements of input and target should be between 0 and 1; "
+                         "binary_cross_entropy_with_logits takes scores")
+        loss = where(fine, loss, nan)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 
@@ -380,9 +380,7 @@ def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False,
                 raise ShapeError(f"gaussian_nll_loss: var {var.shape} must be {input.shape}, or that with 1 in one place, "
                                  "or nothing in the last")
         if "gaussian_nll_loss" in losses_that_refuse:
-            place = in_domain(where(lt(var, 0.0), const(-1, dtypes.int64), const(0, dtypes.int64)), 1, "gaussian_nll_loss",
-                              "var has negative entry/entries")
-            var = where(eq(place, 0), var, nan)
+            var = where(must_hold(logical_not(lt(var, 0.0)), "gaussian_nll_loss", "var has negative entry/entries"), var, nan)
         else:
             var = where(lt(var, 0.0), nan, var)
         low = lt(var, eps)

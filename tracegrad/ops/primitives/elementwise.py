@@ -94,10 +94,10 @@ class Add(Elementwise):
 
 
 class Sub(Elementwise):
-    """a - b."""
+    """a - b. No operand is a bool, also beside numbers: as in torch, where a mask is meant to be inverted."""
     name, nin, kinds, saves, pair, placeless = "sub", 2, "iufc", False, by_parts, True
     operator = ("-", 6)
-    wraps, mixes, scalar_polymorphic = True, True, True
+    wraps, mixes, scalar_polymorphic, promotes_bools = True, True, True, False
     numpy = staticmethod(np.subtract)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
@@ -176,10 +176,10 @@ class Fmod(Elementwise):
 
 
 class Neg(Elementwise):
-    """-x."""
+    """-x. Not of bools, as in torch."""
     name, kinds, saves, pair, placeless = "neg", "iufc", False, by_parts, True
     operator = ("-", 8)
-    wraps, mixes, exact = True, True, True
+    wraps, mixes, exact, promotes_bools = True, True, True, False
     numpy = staticmethod(np.negative)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"

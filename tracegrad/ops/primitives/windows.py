@@ -15,9 +15,11 @@ from tracegrad.errors import ArgumentError
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation_families import Movement
 from tracegrad.graph.operators import public
-from tracegrad.graph.primitive import REGISTRY, bind, const
+from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.primitives import movement as mv
+from tracegrad.ops.primitives.contraction import unrounded
+from tracegrad.support.dtypes import is_half
 
 Array = Any      # a Node or a Tensor
 
@@ -36,7 +38,10 @@ class Unfold(Movement):
         stride = x.strides[dim]
         return as_strided(x, shape, (*x.strides[:dim], stride * step, *x.strides[dim + 1:], stride * gap), writeable=False)
 
-    def vjp(self, ct, y, x, *, dim, size, step, gap): return (overlapped(ct, dim, x.shape[dim], step, gap),)
+    def vjp(self, ct, y, x, *, dim, size, step, gap):
+        half = is_half(ct.dtype)                    # rounded once, when the places that windows share are added up
+        whole = overlapped(unrounded(ct) if half else ct, dim, x.shape[dim], step, gap)
+        return (cast(whole, ct.dtype) if half else whole,)
 
     def locate(self, index, x, *, dim, size, step, gap):
         return [(0, (*index[:dim], index[dim] * step + index[-1] * gap, *index[dim + 1:-1]), [])]

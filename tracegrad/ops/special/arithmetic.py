@@ -333,6 +333,9 @@ def positive(input: Array) -> Array:
     return input
 
 
+setattr(Operators, "__pos__", positive)  # noqa: B010  (as the operators of pointwise.py)
+
+
 # ------------------------------------------------------------------------------------------------------------ arithmetic
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import public
@@ -170,7 +170,7 @@ def diff(input: Array, n: int = 1, dim: int = -1, prepend: Array = None, append:
 def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
     """The areas of the trapezoids between neighbours along dim."""
     if not y.ndim:
-        raise ShapeError(f"{name}: takes at least 1 dimension, got ()")
+        raise IndexOutOfRange(f"{name}: takes at least 1 dimension, got ()")
     d = one_dim(name, dim, y.ndim)
     if x is not None and dx is not None:
         raise ArgumentError(f"{name}: give x or dx, not both")

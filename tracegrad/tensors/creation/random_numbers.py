@@ -20,8 +20,9 @@ from tracegrad.graph.operators import PUBLIC
 from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays import random_bits
-from tracegrad.ops.arrays.index_checks import in_domain
-from tracegrad.ops.arrays.pointwise import where
+from tracegrad.ops.arrays.index_checks import in_domain, must_hold
+from tracegrad.ops.arrays.logical import logical_not
+from tracegrad.ops.arrays.pointwise import lt, where
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
@@ -280,7 +281,8 @@ def normal(
 ) -> Tensor:
     """Normal, with the given means and standard deviations: tensors that broadcast, or numbers; two numbers need a size.
 
-    Raises ArgumentError for a negative std and for numbers without a size. dtype: float or complex.
+    Raises ArgumentError for a negative std (among a tensor's when the result is looked at) and for numbers without a size. dtype: float
+    or complex.
 
     >>> tg.normal(0.0, 2.0, (2, 3))
     """
@@ -299,7 +301,15 @@ def normal(
             raise DTypeError(f"normal: mean and std must be float tensors, got {v.dtype}; use x.float()")
     shape = broadcast_shapes("normal", [v.shape for v in given])
     found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
-    return of_parameters((randn(shape, dtype=found, device=given[0].device) * std + mean).detach(), *given)
+    scale = _not_negative("normal", std) if isinstance(std, Tensor) else std
+    return of_parameters((randn(shape, dtype=found, device=given[0].device) * scale + mean).detach(), *given)
+
+
+@on_nodes
+def _not_negative(name: str, std: Any) -> Any:
+    """std, standard deviations that must not be negative, as in torch."""
+    fine = must_hold(logical_not(lt(std, 0.0)), name, "all elements of std must be 0 or larger; use std.abs()")
+    return where(fine, std, float("nan"))
 
 
 @create(draws=True)
