@@ -268,8 +268,12 @@ def test_report_reads_well():
         (x - 123.0).numpy()
     report = tg.report()
     assert (report["interpreted"], report["eager"]) == (2, 3)         # the third call of a kind is known
-    assert "2 times pending work was done with numpy" in str(report)
+    assert "2 times that pending work was done with numpy" in str(report)
     assert "3 small operations" in str(report)
+    names = [line.partition("in the cache of ")[2].split(" (")[0] for line in str(report).splitlines() if "in the cache of " in line]
+    assert names == [name for name in report["caches"] if "." not in name], "functions of ours are no names for a user"
+    report["caches"]["tracegrad.a"] = report["caches"]["tracegrad.b"] = dict(entries=4, size=4)
+    assert str(report).splitlines()[-1].endswith("functions (tg.report()['caches'])")
     assert set(report) == {"eager", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
                            "shared", "caches"}
 

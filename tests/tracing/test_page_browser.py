@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 
 import numpy as np
@@ -115,6 +116,7 @@ def test_tabs_folds_zoom_and_search(opened):
         page.locator(f"[data-tab={name}]").first.click()
         assert page.locator(f"#{name}").is_visible()
         assert page.locator(f"#{name} {inside}").count() > 0
+    assert re.match(r"one call: \d+(\.\d+)? (s|ms|us) from the first launch on", page.locator("#timeline p").inner_text())
     page.locator("[data-tab=memory]").first.click()
     page.locator("#memory [data-kind=slot]").first.hover()
     assert lit(page, "line") == 1
