@@ -89,9 +89,9 @@ with uncollected(lasting=True):             # a hundred searches for cycles
 
 
 def _load_code_generator() -> CodeGenerator:
-    from tracegrad.codegen import passes  # noqa: PLC0415  (when a first program is compiled)
+    from tracegrad.codegen import compiler  # noqa: PLC0415  (when a first program is compiled)
 
-    return passes
+    return compiler
 
 
 def _load_numpy_backend() -> NumpyBackend:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
 from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
 from tracegrad.execute.realize import Work
@@ -217,7 +217,7 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
 
     x = tg.tensor(np.arange(5.0))
     with monkeypatch.context() as patched:
-        patched.setattr(passes, "compile_graph", refuse)
+        patched.setattr(compiler, "compile_graph", refuse)
         for _ in range(3):
             assert (x - 3).tolist() == [-3, -2, -1, 0, 1]
         y = x - 3
@@ -446,7 +446,7 @@ def test_small_work_asks_nothing_of_the_compiler():
         "names = vars(namespace('tracegrad')).copy()", "tg.manual_seed(0)",
         "with contextlib.redirect_stdout(io.StringIO()):", "    for line in LINES: exec(line, names)",
         "assert tg.report()['compiled'] == 0, tg.report()", "assert 'target' not in vars(tg.device()), 'trial kernels'",
-        "assert not {'networkx', 'tracegrad.codegen.passes'} & set(sys.modules)", "print('fine')"])
+        "assert not {'networkx', 'tracegrad.codegen.compiler'} & set(sys.modules)", "print('fine')"])
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
 
