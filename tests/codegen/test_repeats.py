@@ -23,8 +23,8 @@ from tracegrad.codegen.kernel.ir.render import PLAIN
 from tracegrad.codegen.kernel.ir.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
 from tracegrad.codegen.kernel.text.markup import Offset as Marked
 from tracegrad.codegen.kernel.text.markup import offsets_in
-from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.arguments.parameterize import share
+from tracegrad.codegen.planning import lowering_cache
+from tracegrad.codegen.planning.arguments.parameterize import share
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph

@@ -1,4 +1,4 @@
-"""codegen.plan.memory: which temporaries share a block. codegen.plan.assemble: that what a plan reads was written."""
+"""codegen.planning.memory: which temporaries share a block. codegen.planning.assemble: that what a plan reads was written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tracegrad.codegen import compiler
-from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.memory_plan import assign
+from tracegrad.codegen.planning import lowering_cache
+from tracegrad.codegen.planning.memory_plan import assign
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder

@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.ir.vectors import prelude
 from tracegrad.codegen.kernel.text.markup import unmarked_in
 from tracegrad.codegen.kernel.text.names import means_something
 from tracegrad.codegen.mathlib import library
-from tracegrad.codegen.plan.source import vector_access
+from tracegrad.codegen.planning.source import vector_access
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -50,7 +50,7 @@ METHODS = {
     "kernel/writer.py": "a name that ends with a digit",
     "lower/matrices/kernel.py": "the name of an operation, as below",
     "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
-    "plan/source.py": "the space behind the last line",
+    "planning/source.py": "the space behind the last line",
 }
 TAKES_APART = {
     "split", "rsplit", "splitlines", "partition", "rpartition", "replace", "startswith", "endswith", "rfind", "removeprefix",

@@ -32,7 +32,7 @@ from tracegrad.codegen.kernel.statement_passes import round_once
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.matmul import cpu
-from tracegrad.codegen.plan import assemble
+from tracegrad.codegen.planning import assemble
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.dtypes import float16, float32
