@@ -168,7 +168,7 @@ def _devices() -> list[Finding]:
     """Whether each device builds a kernel, and what the default is."""
     present = devices()
     if not present:
-        return [Finding("problem", "no OpenCL device: nothing can run", "see the hints above")]
+        return [Finding("problem", "no OpenCL device: no kernel runs (TRACEGRAD_DEVICE=numpy interprets)", "see the hints above")]
     found = []
     for device in present:
         if device.compiled_for:
