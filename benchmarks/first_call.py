@@ -76,10 +76,10 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
     plans: list[Any] = []
     if framework_name == "tracegrad" and seconds:
         import tracegrad.execute.compile  # noqa: F401
-        from tracegrad.codegen import passes
+        from tracegrad.codegen import compiler
         from tracegrad.runtime import launch
 
-        timed(passes, "compile_graph", spent, "lower")
+        timed(compiler, "compile_graph", spent, "lower")
         timed(launch, "kernels", spent, "build")
         bind = launch.Executable.__init__
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.tile.instructions import TABLE, candidates
 from tracegrad.execute import matrix_trial
 from tracegrad.support.tuning import Tuning, tuned, tuning

@@ -13,7 +13,7 @@ from tracegrad.codegen.lower.rows import columns_cpu, rows_cpu, rows_gpu
 from tracegrad.codegen.lower.search import argreduce, argreduce_gpu, scan, scan_gpu, scatter, scatter_gpu, sort, sort_gpu, topk
 from tracegrad.codegen.matmul import cpu as matmul_cpu
 from tracegrad.codegen.matmul import gpu as matmul_gpu
-from tracegrad.codegen.plan import loop_steps, while_steps
+from tracegrad.codegen.planning import loop_steps, while_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Rows
 
 __all__ = [

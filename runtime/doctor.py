@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import pyopencl as cl
 
-from tracegrad.config import config
+from tracegrad.config import PREFIX, config
 from tracegrad.errors import DeviceError
 from tracegrad.runtime.device import Device, devices, find
 from tracegrad.runtime.disk import cache_folder
@@ -40,12 +41,13 @@ def devices_report() -> str:
     try:
         default = find()
         default.decide()
-    except DeviceError:
-        default = None
+        why = ""
+    except DeviceError as error:
+        default, why = None, f"\nno device is the default: {error}"
     rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "memory")]
     rows += [(str(i), "*" if device is default else "", *_capabilities(device)) for i, device in enumerate(found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows) + why
 
 
 def doctor_report(more: Sequence[Finding] = ()) -> str:
@@ -87,8 +89,19 @@ def _loader() -> list[Finding]:
     version = importlib.metadata.version("pyopencl")
     found = [Finding("ok", f"Python {sys.version.split()[0]}, pyopencl {version}, {len(present)} OpenCL platforms")]
     found += [Finding("ok", f"{name}={os.environ[name]}") for name in _SWITCHES if name in os.environ]
+    found += _misspelt()
     icds = ", ".join(path.name for path in system_icds()) or "none"
     found.append(Finding("ok", f"drivers registered in {SYSTEM_VENDORS}: {icds}"))
+    return found
+
+
+def _misspelt() -> list[Finding]:
+    """Variables that look like a setting of ours, and are none: nobody reads them."""
+    known = [f"{PREFIX}{field.name.upper()}" for field in fields(config)]
+    found = []
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+        near = difflib.get_close_matches(name, known, 1)
+        found.append(Finding("hint", f"{name} is set, but there is no such setting{f'; did you mean {near[0]}?' if near else ''}"))
     return found
 
 
@@ -155,7 +168,7 @@ def _devices() -> list[Finding]:
     """Whether each device builds a kernel, and what the default is."""
     present = devices()
     if not present:
-        return [Finding("problem", "no OpenCL device: nothing can run", "see the hints above")]
+        return [Finding("problem", "no OpenCL device: no kernel runs (TRACEGRAD_DEVICE=numpy interprets)", "see the hints above")]
     found = []
     for device in present:
         if device.compiled_for:

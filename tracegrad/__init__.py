@@ -89,9 +89,9 @@ with uncollected(lasting=True):             # a hundred searches for cycles
 
 
 def _load_code_generator() -> CodeGenerator:
-    from tracegrad.codegen import passes  # noqa: PLC0415  (when a first program is compiled)
+    from tracegrad.codegen import compiler  # noqa: PLC0415  (when a first program is compiled)
 
-    return passes
+    return compiler
 
 
 def _load_numpy_backend() -> NumpyBackend:
@@ -122,11 +122,16 @@ if TYPE_CHECKING:
 # Imported when they are asked for: a seventh of the time that `import tracegrad` would take. No operation and no method is in them.
 _LATER = dict.fromkeys(("array_api", "distributed", "distributions", "func", "jiterator", "masked", "nn", "optim", "parallel"), "")
 _LATER |= {"load": "nn.saving", "save": "nn.saving"}
+# What has another name than in torch, JAX or NumPy, and none that is near.
+_ELSEWHERE = {"compile": "tg.trace(f)", "jit": "tg.trace(f)", "array": "tg.tensor", "profiler": "f.profile() of a traced function f"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        near = [] if name.startswith("_") else import_module("difflib").get_close_matches(name, __dir__(), 1)   # Python looks at 750 names
+        if name in _ELSEWHERE:
+            raise AttributeError(f"tracegrad has no {name!r}; use {_ELSEWHERE[name]}", name=name)
+        # (Python itself would look at 750 names.)
+        near = [] if name.startswith("_") else import_module("difflib").get_close_matches(name, __dir__(), 1, 0.75)
         raise AttributeError(f"tracegrad has no {name!r}{f'; did you mean {near[0]!r}?' if near else ''}", name=name)
     module = _LATER[name]
     return getattr(import_module(f"tracegrad.{module}"), name) if module else import_module(f"tracegrad.{name}")

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
+PREFIX = "TRACEGRAD_"         # of all our environment variables
+
 
 @dataclass
 class Config:
@@ -35,7 +37,7 @@ def _parse(kind: str, text: str) -> Any:
 
 
 def _from_environment() -> Config:
-    given = {f.name: os.environ.get(f"TRACEGRAD_{f.name.upper()}") for f in fields(Config)}
+    given = {f.name: os.environ.get(PREFIX + f.name.upper()) for f in fields(Config)}
     kinds = {f.name: str(f.type) for f in fields(Config)}
     return Config(**{name: _parse(kinds[name], text) for name, text in given.items() if text is not None})
 

@@ -23,7 +23,7 @@ import numpy as np
 import tracegrad as tg
 from tracegrad import distributed as dist
 from tracegrad import nn
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
 from tracegrad.distributed.exchange import Exchange, reduced
 from tracegrad.nn import functional as F
 
@@ -107,7 +107,7 @@ def beside(repeats: int, wire: float, traced: bool = True, batch: int = 1024) ->
     take the place of a bucket's message, in which nobody computes: a network card, which this machine does not have. (0: messages as they
     are. They need the cores that the kernels need, too.)
     """
-    real_order, real_sum, real_agree = passes.overlapped, Exchange.all_reduce, Exchange.agree
+    real_order, real_sum, real_agree = compiler.overlapped, Exchange.all_reduce, Exchange.agree
 
     def asleep(self: Any, array: Any, op: str) -> Any:
         if not wire or op != "avg":
@@ -122,7 +122,7 @@ def beside(repeats: int, wire: float, traced: bool = True, batch: int = 1024) ->
     calls: dict[str, Call] = {}
     try:
         for name, order in (("alone", None), ("beside", real_order), ("one by one", list)):
-            passes.overlapped = order if order and traced else real_order
+            compiler.overlapped = order if order and traced else real_order
             tg.manual_seed(0)
             net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.Tanh())))
             model: Any = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1.01) if order else net
@@ -136,7 +136,7 @@ def beside(repeats: int, wire: float, traced: bool = True, batch: int = 1024) ->
             for name, call in calls.items():
                 times.setdefault(name, []).append(slowest(call, 1))
     finally:
-        passes.overlapped, Exchange.all_reduce, Exchange.agree = real_order, real_sum, real_agree  # type: ignore[method-assign]
+        compiler.overlapped, Exchange.all_reduce, Exchange.agree = real_order, real_sum, real_agree  # type: ignore[method-assign]
     return {name: statistics.median(found) for name, found in times.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.distributed import ProcessGroup, halo
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F

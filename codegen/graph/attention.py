@@ -20,7 +20,7 @@ from tracegrad.graph.ir import Aval, Graph, Node, topological
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind, cast
 from tracegrad.graph.substitution import rebound, replaced
 from tracegrad.ops.attention.fused import composed, composed_gradient, composed_gradient_of_sums, composed_sums
-from tracegrad.ops.attention.pattern import Written, too_little, written_out
+from tracegrad.ops.attention.written_out import Written, too_little, written_out
 from tracegrad.support.dtypes import float32, is_half
 from tracegrad.support.plan import Plain, Target
 from tracegrad.support.tuning import tuning

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.config import config
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota, placeholder

@@ -11,11 +11,11 @@ import pytest
 import tracegrad as tg
 from tracegrad import ops  # noqa: F401
 from tracegrad.autodiff import derivatives
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index.index import Var, ravel, unravel
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan.memory_plan import assign
+from tracegrad.codegen.planning.memory_plan import assign
 from tracegrad.codegen.schedule.grouping import Flat, Group
 from tracegrad.codegen.schedule.order import in_order, reaches
 from tracegrad.config import config

@@ -13,7 +13,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.corpus import N, programs
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.runtime.queries import kind_of, target_of
 from tracegrad.support.device_kinds import KINDS

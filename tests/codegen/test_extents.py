@@ -1,4 +1,4 @@
-"""Kernels that differ in sizes alone are one, with the sizes as arguments (codegen/plan/arguments/parameterize.py): updates, above all."""
+"""Kernels that differ in sizes alone are one, sizes being arguments (codegen/planning/arguments/parameterize.py): updates above all."""
 
 from __future__ import annotations
 

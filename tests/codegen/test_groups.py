@@ -11,13 +11,13 @@ import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.ir.expressions import Access, Infix, Literal
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.lowering_table import LOWERINGS, lowering
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.schedule.grouping import (
     Accepted,
     Chunks,

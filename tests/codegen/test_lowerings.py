@@ -8,7 +8,7 @@ import pytest
 import tracegrad as tg
 from tests.codegen.test_codegen_run import check, op
 from tests.helpers.marks import one_of
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder
 from tracegrad.ops.arrays import sorting

@@ -8,12 +8,12 @@ import pytest
 
 from tests.codegen.test_codegen_structure import leaf, op, softmax
 from tests.helpers.corpus import TARGETS
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import Atom, Index, Var
 from tracegrad.codegen.kernel.ir.expressions import Expression
 from tracegrad.codegen.kernel.ir.statements import Block, Statement
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
 from tracegrad.graph.ir import Graph
 from tracegrad.ops.arrays.shaping.reordering import roll

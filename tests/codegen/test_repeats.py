@@ -14,7 +14,8 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import TARGETS, Checked, random_tuning
 from tests.helpers.marks import one_of
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expression, Infix, Literal, Load
 from tracegrad.codegen.kernel.ir.kernel import Kernel
@@ -22,9 +23,8 @@ from tracegrad.codegen.kernel.ir.render import PLAIN
 from tracegrad.codegen.kernel.ir.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
 from tracegrad.codegen.kernel.text.markup import Offset as Marked
 from tracegrad.codegen.kernel.text.markup import offsets_in
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.arguments.parameterize import share
+from tracegrad.codegen.planning import lowering_cache
+from tracegrad.codegen.planning.arguments.parameterize import share
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
@@ -180,8 +180,8 @@ def test_the_lines_of_a_kernel_are_counted_without_its_text(on_numpy: Any, monke
         counted.extend((k.head.count("\n") + k.height + 1, k.text.count("\n")) for k in steps if isinstance(k, Kernel))
         return real(steps)
 
-    real = passes.batched
-    monkeypatch.setattr(passes, "batched", batched)
+    real = compiler.batched
+    monkeypatch.setattr(compiler, "batched", batched)
     x, w = tg.tensor(np.ones((65, 12), np.float32)), tg.tensor(np.ones((12, 12), np.float32))
     traced = tg.trace(tg.grad(lambda w: steps_of(x, w, 5).sum()))
     traced(w)

@@ -14,7 +14,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import ops  # noqa: F401
 from tracegrad.autodiff import derivatives
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.rematerialization import SINK, SOURCE, rematerialized, sinks_side
 from tracegrad.graph.ir import Aval, Graph, Node

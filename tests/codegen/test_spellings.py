@@ -12,8 +12,8 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import CPU, TARGETS, Checked
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.index import Var, bounded, unravel
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Launch, Loop, Plan, Target
 from tracegrad.support.tuning import Tuning, tuned

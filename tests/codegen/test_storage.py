@@ -1,4 +1,4 @@
-"""codegen.plan.memory: which temporaries share a block. codegen.plan.assemble: that what a plan reads was written."""
+"""codegen.planning.memory: which temporaries share a block. codegen.planning.assemble: that what a plan reads was written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracegrad.codegen import passes
-from tracegrad.codegen.plan import lowering_cache
-from tracegrad.codegen.plan.memory_plan import assign
+from tracegrad.codegen import compiler
+from tracegrad.codegen.planning import lowering_cache
+from tracegrad.codegen.planning.memory_plan import assign
 from tracegrad.errors import CompilerBug
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder
@@ -50,7 +50,7 @@ def test_a_plan_that_lacks_a_step_is_refused(lost: int, match: str, monkeypatch:
 
     x = placeholder(Aval((64, 64), float32), "x")
     graph = Graph.capture([x], [x @ x @ x])
-    passes.compile_graph(graph, Target())
-    monkeypatch.setattr(passes, "lower_all", fewer)
+    compiler.compile_graph(graph, Target())
+    monkeypatch.setattr(compiler, "lower_all", fewer)
     with pytest.raises(CompilerBug, match=match):
-        passes.compile_graph(graph, Target())
+        compiler.compile_graph(graph, Target())

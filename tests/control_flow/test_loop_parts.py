@@ -7,8 +7,8 @@ import tracegrad as tg
 from tests.helpers.kernels import Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan.loop_parts import of_part, parts_of
+from tracegrad.codegen.compiler import compile_graph
+from tracegrad.codegen.planning.loop_parts import of_part, parts_of
 from tracegrad.control_flow.loop import Loop
 from tracegrad.execute.compile import executable_graph
 from tracegrad.numpy_backend.interpreter import interpret

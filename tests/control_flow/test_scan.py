@@ -15,7 +15,7 @@ from tests.helpers import standalone
 from tests.helpers.functions import square
 from tests.helpers.kernels import CPU, TARGETS, Checked
 from tests.helpers.marks import one_of
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.control_flow import functions
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.printing import to_text

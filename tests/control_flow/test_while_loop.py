@@ -10,7 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.control_flow import while_backward
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import HostStep, Launch

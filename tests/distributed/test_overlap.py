@@ -12,7 +12,7 @@ import pytest
 import tracegrad as tg
 from benchmarks.scale.programs import planned
 from tests.helpers.kernels import Checked
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
 from tracegrad.distributed import functional
 from tracegrad.support.plan import HostStart, HostStep, HostWait, Launch
 
@@ -95,8 +95,8 @@ def test_the_order_does_not_change_a_bit(alone, monkeypatch):
         return functional.all_reduce(carry) + rows.sum(0), y
 
     found = []
-    for order in (passes.overlapped, list):
-        monkeypatch.setattr(passes, "overlapped", order)
+    for order in (compiler.overlapped, list):
+        monkeypatch.setattr(compiler, "overlapped", order)
         x, total = tg.arange(12.0).reshape(4, 3) / 7, tg.zeros(())
         traced = tg.trace(step)
         results = [t.numpy().tobytes() for _ in range(3) for t in (*traced(x, total), total)]
@@ -121,11 +121,11 @@ def test_an_index_out_of_range_is_told_though_messages_are_on_their_way(alone):
 
 
 TRAINING = """
-    from tracegrad.codegen import passes
+    from tracegrad.codegen import compiler
     from tracegrad.runtime.launch import Executable
     from tracegrad.support.plan import HostWait
     tg.config.cache = False
-    log, real = [], passes.overlapped
+    log, real = [], compiler.overlapped
     def logged(name, of):
         method = getattr(Executable, name)
         def call(self, item, *args):
@@ -136,7 +136,7 @@ TRAINING = """
     logged("_enqueue", lambda items: "k")
     logged("call_host", lambda step: "w" if isinstance(step, HostWait) else "h")
     def train(width, order):
-        passes.overlapped = order
+        compiler.overlapped = order
         tg.manual_seed(0)
         net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())))
         model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=width * (width + 1) * 4 / (1 << 20))       # a weight, a bucket
@@ -213,8 +213,8 @@ def test_the_inside_of_a_stencil_is_launched_before_the_wait(alone, monkeypatch,
         return first, tg.autograd.grad((star(u, dims, depth) ** 2).sum(), u)[0]
 
     found, orders = [], []
-    for cut in (passes.cut, lambda plan, scalars: plan.groups):
-        monkeypatch.setattr(passes, "cut", cut)
+    for cut in (compiler.cut, lambda plan, scalars: plan.groups):
+        monkeypatch.setattr(compiler, "cut", cut)
         rng = np.random.default_rng(0)
         u = tg.from_numpy(rng.normal(size=shape)).requires_grad_()
         old, traced = tg.from_numpy(rng.normal(size=shape)), tg.trace(steps)

@@ -18,7 +18,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers import corpus
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.execute import plan_files
 from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.program import Program
@@ -414,7 +414,7 @@ x = arr(5, 31, 7).requires_grad_()                          # untraced
 say(x.grad)
 report = tg.report()
 json.dump({"out": out, **{k: report[k] for k in ("lowered", "read", "built", "loaded")}, "networkx": "networkx" in sys.modules,
-           "codegen": "tracegrad.codegen.passes" in sys.modules, "kernels": str(step.kernels()), "explain": step.explain(),
+           "codegen": "tracegrad.codegen.compiler" in sys.modules, "kernels": str(step.kernels()), "explain": step.explain(),
            "source": host.source()}, sys.stdout)
 """
 

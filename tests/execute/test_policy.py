@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
 from tracegrad.execute import eager_executor, policy
 from tracegrad.execute import program as tg_program
 from tracegrad.execute.realize import Work
@@ -217,7 +217,7 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
 
     x = tg.tensor(np.arange(5.0))
     with monkeypatch.context() as patched:
-        patched.setattr(passes, "compile_graph", refuse)
+        patched.setattr(compiler, "compile_graph", refuse)
         for _ in range(3):
             assert (x - 3).tolist() == [-3, -2, -1, 0, 1]
         y = x - 3
@@ -268,8 +268,12 @@ def test_report_reads_well():
         (x - 123.0).numpy()
     report = tg.report()
     assert (report["interpreted"], report["eager"]) == (2, 3)         # the third call of a kind is known
-    assert "2 times pending work was done with numpy" in str(report)
+    assert "2 times that pending work was done with numpy" in str(report)
     assert "3 small operations" in str(report)
+    names = [line.partition("in the cache of ")[2].split(" (")[0] for line in str(report).splitlines() if "in the cache of " in line]
+    assert names == [name for name in report["caches"] if "." not in name], "functions of ours are no names for a user"
+    report["caches"]["tracegrad.a"] = report["caches"]["tracegrad.b"] = dict(entries=4, size=4)
+    assert str(report).splitlines()[-1].endswith("functions (tg.report()['caches'])")
     assert set(report) == {"eager", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
                            "shared", "caches"}
 
@@ -442,7 +446,7 @@ def test_small_work_asks_nothing_of_the_compiler():
         "names = vars(namespace('tracegrad')).copy()", "tg.manual_seed(0)",
         "with contextlib.redirect_stdout(io.StringIO()):", "    for line in LINES: exec(line, names)",
         "assert tg.report()['compiled'] == 0, tg.report()", "assert 'target' not in vars(tg.device()), 'trial kernels'",
-        "assert not {'networkx', 'tracegrad.codegen.passes'} & set(sys.modules)", "print('fine')"])
+        "assert not {'networkx', 'tracegrad.codegen.compiler'} & set(sys.modules)", "print('fine')"])
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
 

@@ -16,7 +16,7 @@ from tracegrad import autograd, nn
 from tracegrad.execute.program import recipes
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tracing.traced_call import TracedCall
 
 # ---------------------------------------------------------------------------------------------------------------- programs

@@ -27,7 +27,7 @@ from tracegrad.execute.program import programs
 from tracegrad.graph import cached_calls, ir, primitive
 from tracegrad.graph.ir import INTERN
 from tracegrad.nn import functional as F
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 
 ROOT = Path(__file__).parents[2]
 

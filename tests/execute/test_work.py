@@ -7,7 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import CPU
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.execute.compile import _rough, executable_graph
 from tracegrad.support.plan import Launch, by_one
 from tracegrad.support.tuning import Tuning, tuned

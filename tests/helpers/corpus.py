@@ -15,7 +15,7 @@ import numpy as np
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Target
 

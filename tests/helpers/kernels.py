@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.plan_audit import misnamed, most_local_bytes
 from tests.helpers.values import plain
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import program as tg_program
 from tracegrad.graph.printing import namer
 from tracegrad.support.dtypes import dtype_kind

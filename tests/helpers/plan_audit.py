@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.ir.statements import Barrier, Instruct
 from tracegrad.codegen.kernel.run import memory, run
 from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute import program as tg_program
 from tracegrad.support.plan import Fault, Iteration, Launch, Offset, Plan, Scalar, Slot, Target
 

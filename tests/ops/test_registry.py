@@ -151,7 +151,7 @@ TABLES = {
     "codegen/lower/matrices/small_matrices.py": "the factorisations that it writes", "codegen/blocked/lower.py": "the ones that it writes",
     "tracegrad/inspection/python_": "how Python writes what is no plain call",
     "tracegrad/tensors/methods.py": "names of methods and in-place methods",
-    "tracegrad/tensors/parts/view_steps.py": "how views are undone",
+    "tracegrad/tensors/bases/view_steps.py": "how views are undone",
     "tracegrad/control_flow/cond.py": "the operations that it makes", "tracegrad/control_flow/functions.py": "the operations that it makes",
     "tracegrad/nn": "names of functions", "tracegrad/torch_api/overrides.py": "what torch calls Python's operators",
     "tracegrad/torch_api/names/fx/_code.py": "how Python's operators are written",

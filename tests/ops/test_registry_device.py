@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.values import plain
 from tests.ops.test_registry import EDGES, OPS, accepts, cases, operands
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.errors import NoDriverError
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.operation_families import Elementwise

@@ -11,7 +11,7 @@ import tracegrad as tg
 from tests.execute.test_plan_files import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Graph
 from tracegrad.numpy_backend.interpreter import interpret

@@ -10,7 +10,7 @@ import pytest
 import tracegrad as tg
 from tests.execute.test_plan_files import graph_of, planned
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.passes import limits
+from tracegrad.codegen.compiler import limits
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret

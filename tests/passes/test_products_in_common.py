@@ -9,7 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
-from tracegrad.codegen.passes import shared
+from tracegrad.codegen.compiler import shared
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.numpy_backend.interpreter import interpret

@@ -62,7 +62,7 @@ OTHERS = {
     "torch_api.names.hub": {"_dir": "state: a setting"},
     "torch_api.names.ops": {"_registered": "the operations that a program registers"},
     "tensors.settings": {"_deterministic": "state: a setting"},
-    "tensors.parts.conversion": {"PRINTING": "state: how tensors are printed"},
+    "tensors.bases.conversion": {"PRINTING": "state: how tensors are printed"},
     "ops.arrays.index_checks": {"_conditions": "state: of the code that is recorded"},
     "autograd.hooks": {"listeners": "models whose ranks average gradients, while they live"},
     "distributed.functional": {"_order": "state: for each device, the number that keeps collectives of a trace in order"},

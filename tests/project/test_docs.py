@@ -42,8 +42,8 @@ def test_names_that_do_not_exist_are_found():
     wrong = ["Primitive.nothing", "Unheardof", "_" + "UNHEARD_OF", "tg.nothing", "tracegrad.execute.compile.Node",
              "tracegrad.graph.primitive.nothing", "tracegrad/nowhere.py"]
     assert unknown(" ".join(f"`{name}`" for name in [*wrong, "docs/tour.md", "Primitive.vjp", "Primitive", "tg.sum", "x + 1"])) == wrong
-    said = "`codegen/passes.py` (`unheard_of`, `passes`) and `runtime/queries.py` (`_CORES`)"
-    assert misplaced(said) == ["unheard_of in codegen/passes.py"]
+    said = "`codegen/compiler.py` (`unheard_of`, `passes`) and `runtime/queries.py` (`_CORES`)"
+    assert misplaced(said) == ["unheard_of in codegen/compiler.py"]
 
 
 def test_the_op_that_contributing_shows_is_one(tmp_path):

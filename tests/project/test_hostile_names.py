@@ -28,12 +28,12 @@ from tests.helpers import corpus
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel import statement_passes as finish
 from tracegrad.codegen.kernel.ir.statements import Block, declared_in
 from tracegrad.codegen.kernel.text.markup import beside
 from tracegrad.codegen.kernel.text.names import means_something, possible, spelled
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.printing import identifier, namer, to_dot, to_text

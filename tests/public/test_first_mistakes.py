@@ -149,3 +149,13 @@ def test_another_name_is_proposed_for_a_mistyped_one():
         tg.tenosr([1.0])
     with pytest.raises(AttributeError, match=r"^tracegrad has no 'xyzzyx'$"):
         tg.xyzzyx([1.0])
+    for far in ("hub", "library"):                                       # no name is near: none is proposed
+        with pytest.raises(AttributeError, match=f"^tracegrad has no '{far}'$"):
+            getattr(tg, far)
+
+
+@pytest.mark.parametrize(("name", "here"), [("compile", r"tg\.trace\(f\)"), ("jit", r"tg\.trace\(f\)"), ("array", r"tg\.tensor"),
+                                            ("profiler", r"f\.profile\(\) of a traced function f")])
+def test_what_has_another_name_here_is_told(name, here):
+    with pytest.raises(AttributeError, match=f"^tracegrad has no '{name}'; use {here}$"):
+        getattr(tg, name)

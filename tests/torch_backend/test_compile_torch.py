@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     import torch._dynamo
 
     from tracegrad import from_dlpack
-    from tracegrad.codegen.passes import passes
+    from tracegrad.codegen.compiler import passes
     from tracegrad.errors import DeviceError
     from tracegrad.execute.devices import find_device
     from tracegrad.runtime.device import Device

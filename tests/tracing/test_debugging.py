@@ -225,6 +225,8 @@ def test_a_look_that_comes_again_compiles_nothing(device, monkeypatch):
 
 def test_debug_of_an_untraced_function_and_refusals():
     assert tg.debug(lambda x: (x - 1).log())(tg.zeros(2)).first.operation.op == "log"
+    found = tg.debug(tg.exp, find=("nan", "inf"))(tg.ones(2))
+    assert str(found) == f"exp: {len(found.ranges)} intermediates, none with nan or inf"
     with pytest.raises(ArgumentError, match=r"^debug: find takes some of .* got \('zero',\)"):
         tg.debug(lambda x: x, find=("zero",))(tg.ones(1))
     f = tg.trace(lambda x: x.sin())
@@ -263,6 +265,10 @@ def test_a_device_beside_the_interpreter(kernels):
     x, w = tg.randn(20, 30), tg.randn(30, 10)
     found = f.compare(x, w, reference="numpy")
     assert found
+    exact = tg.trace(lambda x: x * 2.0).compare(tg.ones(3))
+    assert str(exact).endswith("beside float64: no operation of 2 leaves it; all results are the same")
+    left = tg.trace(lambda x: x * 2.0 / 3.0).compare(tg.ones(3), tolerance=0.0)
+    assert [line.split()[1] for line in str(left).partition("largest errors:\n")[2].splitlines()] == ["div"], "those that differ alone"
     assert "the device numpy" in str(found)
     exact = f.compare(x, w, reference="numpy", tolerance=0.0)
     assert not exact

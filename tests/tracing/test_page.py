@@ -2,10 +2,7 @@
 
 import json
 import linecache
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -15,7 +12,6 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.__main__ import main
 from tracegrad.errors import ArgumentError, printable
 from tracegrad.execute.devices import find_device
 from tracegrad.inspection.page.document import embedded
@@ -398,48 +394,6 @@ def test_rich_displays_of_tensors_modules_profiles_and_devices():
     assert "requires_grad" in tg.ones(2, requires_grad=True)._repr_html_()
     g = tg.trace(lambda x: (x._repr_html_(), x * 2)[1])
     assert g(x).tolist() == (x * 2).tolist(), "in a trace it says what is known"
-
-
-def test_the_command_line_writes_a_page(tmp_path, capsys):
-    script = tmp_path / "step.py"
-    script.write_text("import sys\nimport tracegrad as tg\n\n@tg.trace\ndef step(x):\n    return (x * x).sin()\n\n"
-                      "@tg.trace\ndef other(x):\n    return x\n\nfor _ in range(3):\n    y = step(tg.ones(int(sys.argv[1])))\n")
-    output = tmp_path / "out.html"
-    assert main(["page", "--runs", "1", "-o", str(output), f"{script}:step", "7"]) == 0
-    assert capsys.readouterr().out == f"wrote {output}\n"
-    program = Parsed(output.read_text()).data["programs"][0]
-    check_links(program)
-    assert program["inputs"] == ["x: float32[7]"]
-    assert program["timeline"], "what nothing else holds is held for the times"
-    assert not tg.config.hold
-    for wrong, said in ((f"{script}:nothing", "no traced function 'nothing'; it has other, step"),
-                        (f"{script}:other", "does not call other: call it where the script runs"), ("step", "give script.py:function"),
-                        (f"{tmp_path / 'none.py'}:step", "names no script")):
-        assert main(["page", wrong, "7"]) == 1
-        assert said in capsys.readouterr().err
-    assert main(["page", f"{script}:step", "-o", str(tmp_path / "none" / "out.html")]) == 1
-    assert "there is no folder" in capsys.readouterr().err
-
-
-def test_options_stand_on_either_side_of_the_script_and_others_are_its_own(tmp_path, capsys):
-    script = tmp_path / "step.py"
-    script.write_text("import sys\nimport tracegrad as tg\nstep = tg.trace(lambda x: x.sin())\nstep(tg.ones(3))\nprint(sys.argv[1:])\n")
-    output = str(tmp_path / "out.html")
-    for before, after, own in (
-        ([], ["--epochs", "3", "-o", output, "7", "-v", "--runs", "0"], ["--epochs", "3", "7", "-v"]),
-        (["--runs", "0", "-o", output], ["--run", "2", "--", "-o", "own.html", "--"], ["--run", "2", "-o", "own.html", "--"]),
-    ):
-        assert main(["page", *before, f"{script}:step", *after]) == 0
-        assert capsys.readouterr().out == f"{own}\nwrote {output}\n"
-
-
-@pytest.mark.long
-def test_the_command_line_as_a_process(tmp_path):
-    script = "import tracegrad as tg\nstep = tg.trace(lambda x: x.sin())\nif __name__ == '__main__':\n    step(tg.ones(3))\n"
-    (tmp_path / "step.py").write_text(script)
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    subprocess.run([sys.executable, "-m", "tracegrad", "page", "step.py:step"], cwd=tmp_path, env=environment, check=True, timeout=300)
-    check_links(Parsed((tmp_path / "step.html").read_text()).data["programs"][0])
 
 
 def test_refusals(tmp_path):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.tracing.test_page import HOSTILE, large, training
+from tests.tracing.test_page import HOSTILE, Parsed, large, training
 from tracegrad.execute.devices import find_device
+from tracegrad.inspection.page.document import embedded
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page's browser tests need Playwright: pip install '.[browser]'")
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
@@ -134,6 +135,16 @@ def test_tabs_folds_zoom_and_search(opened):
     assert page.locator("#canvas .found").count() > 0
     left, right = (page.locator(f"#canvas .box{kind}").first.bounding_box()["x"] for kind in (":not(.derived)", ".derived"))
     assert left < right, "forward on the left, backward on the right"
+
+
+def test_the_timeline_of_a_long_call_is_in_milliseconds(opened, folder):
+    text = (folder / "step.html").read_text()
+    data = Parsed(text).data
+    program = data["programs"][0]
+    before, program["timeline"] = embedded(data), [[step, start, 45678.0] for step, start, _ in program["timeline"]]
+    assert before in text
+    (folder / "long.html").write_text(text.replace(before, embedded(data)))
+    assert opened("long.html").locator("#timeline p").first.text_content().startswith("one call: 45.68 ms from the first launch on")
 
 
 def test_five_thousand_operations_can_be_opened(opened):

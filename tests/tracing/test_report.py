@@ -441,6 +441,9 @@ def test_explain():
     text = step.explain()
     assert "compiled 1 time" in text
     assert "1. first call" in text
+    one = tg.trace(lambda x: x * 2.0)
+    one(tg.ones(3))
+    assert "1 operation (1 written, 0 derived), 1 input, 1 output: " in one.explain()
     assert "interprets" in text
 
     class Fake:

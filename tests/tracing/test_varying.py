@@ -17,10 +17,10 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import nn
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.varying import any_vary
 from tracegrad.codegen.lower import group_kernels
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan.arguments import generic
+from tracegrad.codegen.planning.arguments import generic
 from tracegrad.errors import ArgumentError, CompilerBug
 from tracegrad.execute import plan_files, program
 from tracegrad.graph.ir import Aval, Graph

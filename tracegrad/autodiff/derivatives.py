@@ -22,7 +22,7 @@ from tracegrad.graph.locations import on_behalf_of
 from tracegrad.graph.operation_families import Elementwise, by_parts
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, placeholder, unique
 from tracegrad.graph.substitution import HOOKS, substituted, that_matter
-from tracegrad.ops.attention.pattern import Written, too_little, written_out
+from tracegrad.ops.attention.written_out import Written, too_little, written_out
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.ops.primitives.reduction import sum_to
 from tracegrad.support.cache import listed

@@ -42,8 +42,8 @@ from tracegrad.graph.operators import PUBLIC, named
 from tracegrad.graph.primitive import REGISTRY, bind, saves
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.modes import enable_grad, no_grad, set_grad_enabled, state
-from tracegrad.tensors.parts.history import leaves
-from tracegrad.tensors.parts.view_steps import own_copy
+from tracegrad.tensors.bases.history import leaves
+from tracegrad.tensors.bases.view_steps import own_copy
 from tracegrad.tensors.scopes import inference_mode
 from tracegrad.tensors.tensor import Tensor
 

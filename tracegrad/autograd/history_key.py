@@ -17,7 +17,7 @@ from tracegrad.graph.ir import LazyNode, Node, call_behind
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 

@@ -16,7 +16,7 @@ from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.graph.substitution import HOOKS, StepHook
 from tracegrad.support.cache import listed
 from tracegrad.support.modes import set_grad_enabled, state, unseen
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]

@@ -20,7 +20,7 @@ from tracegrad.graph.primitive import REGISTRY, as_node, bind, iota, placeholder
 from tracegrad.ops.primitives.movement import concat, permute
 from tracegrad.support import dtypes
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import Steps, is_placed
+from tracegrad.tensors.bases.view_steps import Steps, is_placed
 from tracegrad.tensors.scopes import Examples
 from tracegrad.tensors.tensor import Tensor
 

@@ -5,8 +5,8 @@ keeps carries, and pulls the cotangents back from iteration to iteration (`Pull`
 whose loop carries tangents beside values and needs no more than the count; so the derivative of `Pull` is such a loop, and its `Pull`: at
 any order.
 
-Where one core does an iteration in less time than its launches take, all iterations are in one kernel (codegen/plan/while_steps.py), which
-is written from `kernel`: a `Repeated`, or a graph of such loops. Else the loop is a step of the plan that the host drives: it runs
+Where one core does an iteration in less time than its launches take, all iterations are in one kernel (codegen/planning/while_steps.py),
+which is written from `kernel`: a `Repeated`, or a graph of such loops. Else the loop is a step of the plan that the host drives: it runs
 compiled programs of the condition and of the body, and counts the iterations.
 """
 

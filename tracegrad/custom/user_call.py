@@ -24,7 +24,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, cast
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 _OUTPUT, _DETACH, _VARIABLE = REGISTRY["output"], REGISTRY["detach"], REGISTRY["variable"]

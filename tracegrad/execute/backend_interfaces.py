@@ -18,7 +18,7 @@ B = TypeVar("B")
 
 
 class CodeGenerator(Protocol):
-    """What `codegen/passes.py` has for others."""
+    """What `codegen/compiler.py` has for others."""
 
     MATRIX_INSTRUCTIONS: Any
     """By name: the matrix instructions that it knows. `of` is the dtype that one multiplies."""

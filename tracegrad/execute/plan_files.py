@@ -35,7 +35,7 @@ from tracegrad.support.plan import Plan, Target
 from tracegrad.support.source_lines import line_of
 
 FOLDER = Folder("plans")
-TEMPLATES = Folder("templates")        # of kernels whose sizes vary (codegen/plan/arguments/generic.py)
+TEMPLATES = Folder("templates")        # of kernels whose sizes vary (codegen/planning/arguments/generic.py)
 LARGE = 16 << 20               # bytes of constants from which on a plan is not kept
 counts: Counter[str] = Counter()       # programs that were lowered, and plans that were read instead
 

@@ -67,7 +67,9 @@ class Comparison:
 
     def __str__(self) -> str:
         found = f"no operation of {len(self.errors)} leaves it" if self.first is None else f"leaves it first at {self.first}"
-        worst = sorted(self.errors, key=lambda pair: -pair[1])[:_SHOWN]
+        worst = sorted((pair for pair in self.errors if pair[1]), key=lambda pair: -pair[1])[:_SHOWN]
+        if not worst:
+            return f"{self.name} beside {self.against}: {found}; all results are the same"
         return "\n".join([f"{self.name} beside {self.against}: {found}", "largest errors:",
                           *(f"  {error:8.2g}  {operation}" for operation, error in worst)])
 

@@ -80,7 +80,7 @@ class Debug:
     """
 
     def __init__(self, name: str, twin: Twin, find: Sequence[str]) -> None:
-        self.name, self._twin = name, twin
+        self.name, self._twin, self._find = name, twin, tuple(find)
         self._ranges: list[Range] | None = None
         worst = [int(code) for code in twin.each(_worst)]
         self.found: dict[str, Finding] = {}
@@ -107,7 +107,7 @@ class Debug:
 
     def __str__(self) -> str:
         if not self:
-            return f"{self.name}: none of its {len(self._twin.nodes)} intermediates holds what was looked for"
+            return f"{self.name}: {len(self._twin.nodes)} intermediates, none with {' or '.join(self._find)}"
         return "\n".join([f"{self.name}:", *(str(finding) for finding in self.found.values())])
 
     def __repr__(self) -> str:

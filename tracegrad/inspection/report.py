@@ -143,8 +143,8 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
 def _counts(graph: Graph) -> str:
     work = [n for n in graph if n.fn.family not in ("leaf", "custom", "output") and resolve(n) is n]
     derived = sum(n.loc.derived for n in work)
-    return (f"  {len(work)} operations ({len(work) - derived} written, {derived} derived), "
-            f"{len(graph.inputs)} inputs, {len(graph.outputs)} outputs: {_families(work)}")
+    return (f"  {_count(len(work), 'operation')} ({len(work) - derived} written, {derived} derived), "
+            f"{_count(len(graph.inputs), 'input')}, {_count(len(graph.outputs), 'output')}: {_families(work)}")
 
 
 def device_names(program: PartitionedProgram) -> dict[Any, str]:

@@ -20,15 +20,20 @@ class Report(dict[str, Any]):
     """What `tg.report()` gives: a dict that prints as a table."""
 
     def __str__(self) -> str:
-        lines = [f"{self['eager']:7} small operations were done with numpy when they were called",
-                 f"{self['interpreted']:7} times pending work was done with numpy",
-                 f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
+        lines = [f"{self['eager']:7} small operations done with numpy when they were called",
+                 f"{self['interpreted']:7} times that pending work was done with numpy",
+                 f"{self['compiled']:7} times by kernels; programs built for that: {self['programs']} while the user waited, "
                  f"{self['background']} by a thread"]
         lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
-        lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk",
-                  f"{self['built']:7} kernels were built, {self['loaded']} of earlier processes read from the disk, "
-                  f"{self['shared']} shared with earlier programs"]
-        lines += [f"{n['entries']:7} in the cache of {name} ({', '.join(_counted(n))})" for name, n in self["caches"].items()]
+        lines += [f"{self['lowered']:7} programs lowered to kernels; plans of earlier processes read from the disk: {self['read']}",
+                  f"{self['built']:7} kernels built; of earlier processes, read from the disk: {self['loaded']}; "
+                  f"shared with earlier programs: {self['shared']}"]
+        functions = {name: n for name, n in self["caches"].items() if "." in name}           # results that a function of ours has recalled
+        lines += [f"{n['entries']:7} in the cache of {name} ({', '.join(_counted(n))})" for name, n in self["caches"].items()
+                  if name not in functions]
+        if functions:
+            entries = sum(n["entries"] for n in functions.values())
+            lines.append(f"{entries:7} in the caches of {len(functions)} functions (tg.report()['caches'])")
         return "\n".join(lines)
 
     __repr__ = __str__

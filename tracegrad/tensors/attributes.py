@@ -20,7 +20,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.support.cache import Cache, memoize
 from tracegrad.support.layouts import accept_format, channels_last, channels_last_3d, strided
-from tracegrad.tensors.parts.view_steps import plain_steps
+from tracegrad.tensors.bases.view_steps import plain_steps
 from tracegrad.tensors.scopes import is_inference
 from tracegrad.tensors.tensor import Tensor, from_array
 

@@ -20,7 +20,7 @@ from tracegrad.ops.arguments import sizes_of
 from tracegrad.ops.primitives.movement import concat, expand, inverse, narrow, reshape
 from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.attributes import base_of
-from tracegrad.tensors.parts.view_steps import Step
+from tracegrad.tensors.bases.view_steps import Step
 from tracegrad.tensors.tensor import Tensor
 
 

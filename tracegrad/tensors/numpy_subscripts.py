@@ -28,7 +28,7 @@ from tracegrad.graph.primitive import REGISTRY, data, renewed
 from tracegrad.ops.arrays.subscripts import Subscript
 from tracegrad.runtime.buffer import Buffer, HostBuffer
 from tracegrad.support.modes import state, unusual
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tensors.tensor import Tensor, holding
 
 COPIED = 1 << 16        # bytes that are copied, of a tensor where a part is written, and of a part of what a kernel has

@@ -16,7 +16,7 @@ from tracegrad.graph.ir import Node, topological
 from tracegrad.support.modes import GradMode, state
 
 if TYPE_CHECKING:
-    from tracegrad.tensors.parts.handle import Handle
+    from tracegrad.tensors.bases.handle import Handle
 
 
 class Scope:

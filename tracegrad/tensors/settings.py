@@ -7,7 +7,7 @@ from typing import Any
 from tracegrad.errors import ArgumentError, warn
 from tracegrad.execute.devices import find_device, set_device
 from tracegrad.support.modes import float32_matmul
-from tracegrad.tensors.parts.conversion import PRINTING
+from tracegrad.tensors.bases.conversion import PRINTING
 
 _deterministic = [False, False]
 

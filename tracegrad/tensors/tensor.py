@@ -39,11 +39,11 @@ from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import state, unusual
-from tracegrad.tensors.parts.conversion import Conversion
-from tracegrad.tensors.parts.history import History, become_leaf, leaves
-from tracegrad.tensors.parts.in_place import InPlace, warn_of_real
-from tracegrad.tensors.parts.subscripts import Subscripts
-from tracegrad.tensors.parts.view_steps import Step
+from tracegrad.tensors.bases.conversion import Conversion
+from tracegrad.tensors.bases.history import History, become_leaf, leaves
+from tracegrad.tensors.bases.in_place import InPlace, warn_of_real
+from tracegrad.tensors.bases.subscripts import Subscripts
+from tracegrad.tensors.bases.view_steps import Step
 from tracegrad.tensors.scopes import Recorded
 
 _DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]

@@ -17,7 +17,7 @@ from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
 from tracegrad.support.layouts import layout, memory_format
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.view_steps import plain_steps
+from tracegrad.tensors.bases.view_steps import plain_steps
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, printing
 from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root

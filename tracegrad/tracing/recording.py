@@ -21,7 +21,7 @@ from tracegrad.graph.printing import assigned_name, identifier
 from tracegrad.numpy_backend.interpreter import evaluate
 from tracegrad.support.dtypes import complex128, float64, int64
 from tracegrad.tensors.attributes import base_of
-from tracegrad.tensors.parts.history import become_leaf
+from tracegrad.tensors.bases.history import become_leaf
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
 
 _VARIABLE = REGISTRY["variable"]

@@ -26,8 +26,8 @@ from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.support import random_state
 from tracegrad.support.modes import enable_grad, set_grad_enabled, state
 from tracegrad.tensors.attributes import base_of
+from tracegrad.tensors.bases.history import become_leaf
 from tracegrad.tensors.ownership import own
-from tracegrad.tensors.parts.history import become_leaf
 from tracegrad.tensors.tensor import Tensor, holding
 from tracegrad.tracing.assignments import Assignments
 from tracegrad.tracing.content_guards import objects_among, other_object

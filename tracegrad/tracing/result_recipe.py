@@ -13,7 +13,7 @@ import optree
 
 from tracegrad.errors import TraceError, printable
 from tracegrad.execute.realize import without_history
-from tracegrad.tensors.parts.view_steps import is_placed
+from tracegrad.tensors.bases.view_steps import is_placed
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.tracing.guards import GuardSet
 from tracegrad.tracing.reachable_names import is_foreign

@@ -1,7 +1,7 @@
 """Which sizes of the arguments of a traced function vary: by marks, and by what was seen. Start at `Varying.of`, `mark_dynamic`.
 
 A dimension that varies is (argument leaf, dimension). What is recorded for it is compiled such that another size builds nothing, see
-`codegen/plan/arguments/generic.py`.
+`codegen/planning/arguments/generic.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Facts are proved with symbolic indices (see `index`), so they hold however the u
 the same through reshapes, or the softmax of the library.
 
 What a kernel looks like may depend on what made the arrays that it reads. Whoever makes kernels asks that by a `Fact` only, and the key of
-equal kernels (plan/lowering_cache.py) carries the answers of all facts. In `only`, which tests lower in, any other question is an error.
+equal kernels (planning/lowering_cache.py) carries the answers of all facts. In `only`, which tests lower in, another question is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which sizes of a program will be others in its next calls, and forms of loops that serve all of them. Start at `varies`.
 
 A kernel for one size leaves out what that size has no use for: the rest of a loop of vectors, the shorter last part, the tile that begins
-early. Kernels for sizes that vary keep it, so those of two sizes differ in numbers only (see `plan/arguments/generic.py`).
+early. Kernels for sizes that vary keep it, so those of two sizes differ in numbers only (see `planning/arguments/generic.py`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def kernels_of(plan: Plan) -> dict[str, Compiled]:
     wanted, found = {step.entry for step in plan.launches}, {kernel.entry: kernel for kernel in plan.kernels}
     if missing := sorted(wanted - found.keys()):
         raise KernelFault(f"run_plan: the plan has no statements of {', '.join(missing)}; set tg.config.check = True before it is compiled "
-                          "(plans from the disk have only text), or call codegen.passes.compile_graph")
+                          "(plans from the disk have only text), or call codegen.compiler.compile_graph")
     if users := sorted(entry for entry in wanted if found[entry].foreign):
         raise KernelFault(f"run_plan: a user wrote {', '.join(users)}; only a driver runs that")
     return {entry: Compiled(found[entry]) for entry in sorted(wanted)}

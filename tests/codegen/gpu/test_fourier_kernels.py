@@ -11,9 +11,9 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import in_pairs, random_target, random_tuning
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.graph.fourier.lines_gpu import radices, shape_of
 from tracegrad.codegen.kernel.run import run_plan
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import placeholder
 from tracegrad.ops.fourier import transforms

@@ -13,7 +13,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.plan_audit import GPU, TARGETS, Finding, audit, spilled
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder
 from tracegrad.ops.primitives.reduction import total

@@ -16,13 +16,13 @@ import tracegrad.nn.functional as F
 from tests.codegen.gpu.test_tile_programs import lowered
 from tests.helpers.marks import one_of
 from tests.helpers.plan_audit import planned
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.ir.expressions import Access, whole
 from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
 from tracegrad.codegen.kernel.ir.statements import Barrier, Block, Instruct, statements_in
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.kernel.run.memory import Pointer
 from tracegrad.codegen.kernel.verify import verify_kernel
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.instructions import LDMATRIX, LDMATRIX_ACROSS, TABLE, WARP, candidates, instruction_for, towards_zero
 from tracegrad.errors import CompilerBug
 from tracegrad.execute import matrix_trial

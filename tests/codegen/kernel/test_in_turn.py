@@ -11,7 +11,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder
 from tracegrad.support.plan import Target

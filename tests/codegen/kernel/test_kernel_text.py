@@ -16,7 +16,8 @@ import tracegrad.nn.functional as F
 from tests.helpers.corpus import TARGETS, N, fit, programs
 from tests.helpers.marks import one_of
 from tracegrad import codegen
-from tracegrad.codegen import passes
+from tracegrad.codegen import compiler
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.codegen.kernel.ir.expressions import At, Held, Local
 from tracegrad.codegen.kernel.ir.kernel import Iteration, Kernel, LoweredLoop
@@ -25,8 +26,7 @@ from tracegrad.codegen.kernel.ir.vectors import prelude
 from tracegrad.codegen.kernel.text.markup import unmarked_in
 from tracegrad.codegen.kernel.text.names import means_something
 from tracegrad.codegen.mathlib import library
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan.source import vector_access
+from tracegrad.codegen.planning.source import vector_access
 from tracegrad.execute.compile import executable_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
@@ -50,7 +50,7 @@ METHODS = {
     "kernel/writer.py": "a name that ends with a digit",
     "lower/matrices/kernel.py": "the name of an operation, as below",
     "lower/matrices/small_matrices.py": "the name of an operation, which for complex numbers is that of real ones with something before it",
-    "plan/source.py": "the space behind the last line",
+    "planning/source.py": "the space behind the last line",
 }
 TAKES_APART = {
     "split", "rsplit", "splitlines", "partition", "rpartition", "replace", "startswith", "endswith", "rfind", "removeprefix",
@@ -120,13 +120,13 @@ WORDS = {"pragma", "unroll", "aligned", "CLK_LOCAL_MEM_FENCE"}
 def assembled(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The kernels of the programs that are compiled, as their plans are assembled."""
     found: list[Kernel] = []
-    assemble = passes.assemble
+    assemble = compiler.assemble
 
     def look(graph: Any, steps: Any, *rest: Any) -> Any:
         found.extend(LoweredLoop(tuple(steps), 1, Iteration()).kernels)
         return assemble(graph, steps, *rest)
 
-    monkeypatch.setattr(passes, "assemble", look)
+    monkeypatch.setattr(compiler, "assemble", look)
     return found
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.index import Var
 from tracegrad.codegen.kernel.index.peeling import peeled
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
@@ -51,7 +52,6 @@ from tracegrad.codegen.kernel.statement_passes import name_own
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.plan import Target

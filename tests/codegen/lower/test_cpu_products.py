@@ -12,6 +12,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.kernels import CPU, Checked
 from tests.helpers.marks import one_of
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index.index import ZERO, Var, constant
 from tracegrad.codegen.kernel.ir.expressions import Infix, Load, Local
@@ -31,8 +32,7 @@ from tracegrad.codegen.kernel.statement_passes import round_once
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.matmul import cpu
-from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan import assemble
+from tracegrad.codegen.planning import assemble
 from tracegrad.errors import CompilerBug
 from tracegrad.execute.compile import executable_graph
 from tracegrad.support.dtypes import float16, float32
@@ -214,7 +214,7 @@ def test_a_product_is_statements_that_are_verified(monkeypatch: pytest.MonkeyPat
         seen.extend(step for step in steps if isinstance(step, Kernel))
         return finish(graph, steps, *rest)
 
-    monkeypatch.setattr("tracegrad.codegen.passes.assemble", look)
+    monkeypatch.setattr("tracegrad.codegen.compiler.assemble", look)
     (a, x), (b, y) = operand("a", 1, 131, 100), operand("f", 1, 100, 37)
     plan_of(lambda a, b: tg.relu(x(a) @ y(b)), a, b, target=replace(CPU, cores=64))
     kernel = next(k for k in seen if not k.entry.endswith("_pack_b") and "product" in k.comment)

@@ -12,7 +12,7 @@ import pytest
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tracegrad import ops  # noqa: F401
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.plan import Plan, Target

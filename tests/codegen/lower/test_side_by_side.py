@@ -7,10 +7,10 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.kernel.ir.expressions import Infix, Local, Zeros
 from tracegrad.codegen.kernel.ir.statements import Declare
 from tracegrad.codegen.kernel.statement_passes import side_by_side
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.dtypes import int32

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.kernels import random_target, random_tuning
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.graph.large_matrices import in_blocks
 from tracegrad.codegen.kernel.run import run_plan
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.graph.ir import Aval, Graph, Node
 from tracegrad.graph.primitive import bind, placeholder
 from tracegrad.ops.linalg import factorizations, inverses

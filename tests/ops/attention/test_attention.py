@@ -10,8 +10,8 @@ import pytest
 import tracegrad as tg
 from tests.codegen.kernel.test_run_kernel import some
 from tests.helpers.kernels import TARGETS, Checked
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.lower import group_kernels
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tile.blocks import Blocks
 from tracegrad.codegen.tile.group_blocks import GroupBlocks
 from tracegrad.codegen.tile.item_blocks import ItemBlocks

@@ -8,8 +8,8 @@ import pytest
 import tracegrad as tg
 from tests.helpers.kernels import TARGETS, Checked
 from tests.ops.attention.test_attention import TINY, drawn, same
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.codegen.graph.attention import story
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.execute.compile import executable_graph
 from tracegrad.nn import functional as F
 from tracegrad.support.plan import Target

@@ -19,7 +19,7 @@ from tests.helpers.kernels import Checked
 from tests.helpers.marks import one_of
 from tests.helpers.nodes import check_gradient
 from tests.ops.test_registry import OPS, cases
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.errors import AutogradError, DTypeError
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder

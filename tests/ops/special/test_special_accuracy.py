@@ -20,7 +20,7 @@ from scipy import special
 import tracegrad as tg
 from tests.helpers.marks import one_of
 from tests.ops.special.test_special import _ulps
-from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.compiler import compile_graph
 from tracegrad.graph.ir import Aval, Graph
 from tracegrad.graph.primitive import placeholder
 from tracegrad.runtime.device import Device

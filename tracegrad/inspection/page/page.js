@@ -385,7 +385,7 @@
       bar.append(s("title", {}, program.devices.length > 1 ? `${step.name}, on ${program.devices[step.lane]}` : step.name));
       return register("step", i, bar);
     });
-    const scale = program.timeline.length ? `one call: ${end.toFixed(1)} us from the first launch on; host steps above, kernels below`
+    const scale = program.timeline.length ? `one call: ${seconds(1e-6 * end)} from the first launch on; host steps above, kernels below`
       : `not measured (${program.untimed}); a bar is as long as a launch moves bytes`;
     const lanes = program.devices.length > 1 ? ` · from above: ${program.devices.join("; ")}; what is sent stands with who gets it` : "";
     return h("div", { class: "tab", id: "timeline" }, h("p", {}, scale + lanes), s("svg", { viewBox: `0 0 ${width} ${60 * program.devices.length}` }, ...bars));

@@ -13,7 +13,7 @@ import optree
 from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.graph.ir import Size
 from tracegrad.support.layouts import layout
-from tracegrad.tensors.parts.handle import Count
+from tracegrad.tensors.bases.handle import Count
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import printing
 from tracegrad.torch_api.names import _utils

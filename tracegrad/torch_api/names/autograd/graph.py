@@ -21,7 +21,7 @@ from tracegrad.graph.leaf_operations import Bundle
 from tracegrad.graph.primitive import placeholder
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api.names._markers import Unchanged
 

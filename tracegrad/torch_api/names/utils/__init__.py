@@ -6,8 +6,8 @@ from typing import Any
 
 from tracegrad.autograd.hooks import accumulating
 from tracegrad.errors import ArgumentError, ArgumentTypeError, type_name
-from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.history import leaves
+from tracegrad.tensors.bases.handle import Handle
+from tracegrad.tensors.bases.history import leaves
 from tracegrad.tensors.tensor import Tensor
 
 __all__ = ["swap_tensors"]

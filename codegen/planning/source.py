@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
-from tracegrad.codegen.plan.arguments.generic import Built, Template
+from tracegrad.codegen.planning.arguments.generic import Built, Template
 from tracegrad.support.cache import memoize
 from tracegrad.support.dtypes import OPENCL
 from tracegrad.support.plan import Function, Target

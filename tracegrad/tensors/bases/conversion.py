@@ -29,8 +29,8 @@ from tracegrad.graph.primitive import REGISTRY
 from tracegrad.support import dtypes
 from tracegrad.support.html import escaped, preformatted
 from tracegrad.support.modes import state
+from tracegrad.tensors.bases.handle import Handle
 from tracegrad.tensors.dlpack import exported
-from tracegrad.tensors.parts.handle import Handle
 
 _DETACH = REGISTRY["detach"]
 COPIED = 1 << 14        # bytes up to which a copy of a kernel's result takes less than to share its memory: 1.2 us and 3.6

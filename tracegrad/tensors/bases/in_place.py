@@ -22,8 +22,8 @@ from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
 from tracegrad.support.modes import set_grad_enabled, state
-from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import Steps, overlap, own_copy, put_back
+from tracegrad.tensors.bases.handle import Handle
+from tracegrad.tensors.bases.view_steps import Steps, overlap, own_copy, put_back
 
 _VARIABLE, _OVERWRITTEN, _REFILLED = REGISTRY["variable"], REGISTRY["overwritten"], REGISTRY["refilled"]
 

@@ -21,12 +21,12 @@ from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index.varying import any_vary, derived, sizes_that_vary
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowering_table import LOWERINGS
-from tracegrad.codegen.plan.arguments.generic import Folder
-from tracegrad.codegen.plan.assemble import assemble
-from tracegrad.codegen.plan.batch_launches import batched
-from tracegrad.codegen.plan.equal_launches import side_by_side
-from tracegrad.codegen.plan.lowering_cache import lower_all
-from tracegrad.codegen.plan.overlap import overlapped
+from tracegrad.codegen.planning.arguments.generic import Folder
+from tracegrad.codegen.planning.assemble import assemble
+from tracegrad.codegen.planning.batch_launches import batched
+from tracegrad.codegen.planning.equal_launches import side_by_side
+from tracegrad.codegen.planning.lowering_cache import lower_all
+from tracegrad.codegen.planning.overlap import overlapped
 from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip

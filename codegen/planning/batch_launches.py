@@ -20,7 +20,7 @@ from tracegrad.codegen.kernel.ir.expressions import whole
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, LoweredLoop
 from tracegrad.codegen.kernel.ir.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, bound
 from tracegrad.codegen.kernel.text.markup import offsets_in, with_offsets
-from tracegrad.codegen.plan.arguments.parameterize import MOST
+from tracegrad.codegen.planning.arguments.parameterize import MOST
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.support.plan import HostStep

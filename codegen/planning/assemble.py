@@ -12,11 +12,11 @@ import numpy as np
 from tracegrad.codegen.kernel.ir.kernel import FAULTS, Iteration, Kernel, LoweredLoop, RuntimeScalar, Temp
 from tracegrad.codegen.kernel.ir.statements import Buffer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.arguments.generic import Folder, Template, generic
-from tracegrad.codegen.plan.arguments.parameterize import share
-from tracegrad.codegen.plan.memory_plan import assign
-from tracegrad.codegen.plan.register_temporaries import in_registers
-from tracegrad.codegen.plan.source import foreign, functions, source
+from tracegrad.codegen.planning.arguments.generic import Folder, Template, generic
+from tracegrad.codegen.planning.arguments.parameterize import share
+from tracegrad.codegen.planning.memory_plan import assign
+from tracegrad.codegen.planning.register_temporaries import in_registers
+from tracegrad.codegen.planning.source import foreign, functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.config import config

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from tracegrad.codegen.plan.batch_launches import Step, dependencies
+from tracegrad.codegen.planning.batch_launches import Step, dependencies
 from tracegrad.support.plan import HostStart, HostStep, HostWait
 
 

@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir.expressions import Address, At, Expression, Inf
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Assign, Block, Buffer, Declare, If, Item, Local, Number, Parameter, Statement
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.batch_launches import Step, dependencies
+from tracegrad.codegen.planning.batch_launches import Step, dependencies
 from tracegrad.support.dtypes import int32
 from tracegrad.support.plan import HostStep, Plain
 from tracegrad.support.tuning import tuning

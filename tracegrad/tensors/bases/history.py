@@ -21,7 +21,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.cache import listed
 from tracegrad.support.layouts import accept_format
 from tracegrad.support.modes import no_grad, state, unseen, unusual
-from tracegrad.tensors.parts.handle import Handle
+from tracegrad.tensors.bases.handle import Handle
 
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor

@@ -18,8 +18,8 @@ from tracegrad.ops.arrays import subscripts
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
-from tracegrad.tensors.parts.handle import Handle
-from tracegrad.tensors.parts.view_steps import apart, is_placed
+from tracegrad.tensors.bases.handle import Handle
+from tracegrad.tensors.bases.view_steps import apart, is_placed
 
 
 class Subscripts(Handle):

@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.ir.vectors import WIDTHS
 from tracegrad.codegen.kernel.text.markup import offsets_in, renamed, with_offsets
 from tracegrad.codegen.lower.context import Context, operations
 from tracegrad.codegen.lower.group_kernels import lower
-from tracegrad.codegen.plan.batch_launches import is_serial
+from tracegrad.codegen.planning.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Group, Rows, TemplateGroup, is_reduction, small_reduction
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug

@@ -35,9 +35,9 @@ from tracegrad.codegen.kernel.ir.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.lower.group_kernels import lower
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.plan.batch_launches import NotAlone, batched, can_be_serial, effects, together
-from tracegrad.codegen.plan.loop_binding import After, Carry, InPlace, LoopBinding, Own, Parts, Row, Whole, bind_parameters, bound
-from tracegrad.codegen.plan.loop_parts import of_part, parts_of
+from tracegrad.codegen.planning.batch_launches import NotAlone, batched, can_be_serial, effects, together
+from tracegrad.codegen.planning.loop_binding import After, Carry, InPlace, LoopBinding, Own, Parts, Row, Whole, bind_parameters, bound
+from tracegrad.codegen.planning.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule

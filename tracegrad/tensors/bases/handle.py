@@ -23,7 +23,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state, unusual
-from tracegrad.tensors.parts.view_steps import Steps, Unmade, is_placed, stepped
+from tracegrad.tensors.bases.view_steps import Steps, Unmade, is_placed, stepped
 
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 

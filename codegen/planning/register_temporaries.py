@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.ir.kernel import FAULTS, Kernel, LoweredLoop, Temp
 from tracegrad.codegen.kernel.ir.statements import Allocate, Array, Block, Buffer, Loop, Statement
 from tracegrad.codegen.kernel.ir.vectors import ctype
 from tracegrad.codegen.kernel.text.markup import whole_in
-from tracegrad.codegen.plan.batch_launches import Step, effects
+from tracegrad.codegen.planning.batch_launches import Step, effects
 from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 

@@ -25,9 +25,9 @@ from tracegrad.codegen.kernel.ir.statements import Block, Buffer, If, Repeat
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.group_kernels import lower
 from tracegrad.codegen.lower.host_call import host_step, siblings
-from tracegrad.codegen.plan.batch_launches import NotAlone, can_be_serial, together
-from tracegrad.codegen.plan.loop_binding import LoopBinding, Whole, placed
-from tracegrad.codegen.plan.loop_steps import copied, hoisted_steps
+from tracegrad.codegen.planning.batch_launches import NotAlone, can_be_serial, together
+from tracegrad.codegen.planning.loop_binding import LoopBinding, Whole, placed
+from tracegrad.codegen.planning.loop_steps import copied, hoisted_steps
 from tracegrad.codegen.schedule.donation import Donations, arrange
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Group, strip
