@@ -1,8 +1,8 @@
 """Custom Functions: the user's own forward and backward as an operation of the graph. Start at `Function.apply`.
 
-`forward` runs once. Its arguments tell of requires_grad what the caller's tensors do, what it makes of them reports none, as in torch; but all
-keep their place in the graph, so a saved intermediate is still a function of the inputs when backward is differentiated again. The call
-becomes one node, a `UserCall` (`user_call.py`).
+`forward` runs once. Its arguments tell of requires_grad what the caller's tensors do, and what it makes of them has none, as in torch; but
+all keep their place in the graph, so a saved intermediate is still a function of the inputs when backward is differentiated again. The
+call becomes one node, a `UserCall` (`user_call.py`).
 """
 
 from __future__ import annotations
