@@ -42,13 +42,13 @@ class History(Handle):
         argument = self._argument()
         return argument is not None and argument._node().needs_grad
 
-    def _has_history(self) -> bool:
-        """Whether what is done with it has to be recorded: not in a custom forward, whose backward the user writes."""
-        return self._node().needs_grad and not unseen()
-
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         self.requires_grad_(value)
+
+    def _has_history(self) -> bool:
+        """Whether what is done with it has to be recorded: not in a custom forward, whose backward the user writes."""
+        return self._node().needs_grad and not unseen()
 
     @property
     def is_leaf(self) -> bool:
