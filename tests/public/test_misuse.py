@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a query of None": (lambda: nn.TransformerEncoderLayer(4, 2)(None), DTypeError, "query must be a Tensor, got None"),
     "half a decimal": (lambda: tg.ones(2).round(decimals=1.5), ArgumentError, "decimals must be an integer, got 1.5"),
     "a huge number": (lambda: tg.exp(10**30), DTypeError, "the number 10+ does not fit int64"),
-    "a switch": (lambda: tg.sum(tg.ones(2), 0, keepdim=np.ones(2)), ArgumentError, r"sum: .*Tensor float32\[2\], 0, keepdim=ndarray"),
+    "a switch": (lambda: tg.sum(tg.ones(2), 0, keepdim=np.ones(2)), ArgumentError, r"sum: keepdim must be True or False, got ndarray"),
     "a stride": (lambda: F.avg_pool1d(tg.ones(1, 1, 8), 2, 10**30), ArgumentError, "stride must be an integer"),
     "limits": (lambda: nn.utils.clip_grad_value_(3, 1.0), ArgumentError, "clip_grad_value_: parameters: .* got int"),
     "a layer": (lambda: nn.Linear("a", 3), ArgumentError, "Linear: empty: sizes"),

@@ -162,6 +162,8 @@ def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tupl
     """args with fresh variables in the places `numbers`."""
     new = list(args)
     flat, trees = list[_Variables](), []
+    if args and len({k % len(args) for k in numbers}) != len(numbers):
+        raise ArgumentError(f"{call}: argnums {tuple(numbers)} name an argument twice")
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")

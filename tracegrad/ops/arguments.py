@@ -30,7 +30,7 @@ from tracegrad.errors import (
 from tracegrad.graph.cached_calls import CachedCall, calls, describe, learn
 from tracegrad.graph.ir import Node, own_nodes, tell
 from tracegrad.graph.locations import LINE, user_location
-from tracegrad.graph.operators import BARE, Operators, by_itself, misused, write
+from tracegrad.graph.operators import BARE, Operators, by_itself, check_switches, misused, switches_of, write
 from tracegrad.graph.primitive import REGISTRY, bind, cast, different_devices
 from tracegrad.support.dtypes import DType, dtype_kind, float32, is_half
 from tracegrad.support.modes import state, unusual
@@ -53,6 +53,7 @@ def on_nodes(fn: F) -> F:
     inner = fn.__name__.startswith("_")                         # a part of what the user called, whose name errors bear
     call = "" if inner else name
     places, rest, arrays = _parameters(fn)
+    switches = switches_of(fn)
     memo = calls()
 
     @wraps(fn)
@@ -88,6 +89,8 @@ def on_nodes(fn: F) -> F:
             if not isinstance(a, Node):
                 raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type_name(a)}; use tg.tensor(...) for arrays and lists")
         like = next((a for a in found if not isinstance(a, Node)), None)
+        if switches:
+            check_switches(name, switches, plain_args, kwargs)
         before, own = state.own, dict[Any, Node]()
         if like is not None:
             state.own = own
