@@ -79,6 +79,11 @@ class Operators:
         return len(self.shape)
 
 
+def is_function(name: str) -> bool:
+    """Whether it is the name of a function of ours."""
+    return any(name in names for names in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER))
+
+
 def entered(fn: F, name: str = "") -> F:
     """`fn` as users call it: with out=, and with errors that begin with `name` (default: its own) where an argument is no tensor.
 
@@ -99,6 +104,8 @@ def entered(fn: F, name: str = "") -> F:
         except (OutOfMemoryError, MemoryError, *BARE) as error:
             if (of := of_memory(name, error)) is not None:
                 raise of from error.__cause__
+            if isinstance(error, TracegradError) and not _of_a_user(error):
+                error.called_instead(name, is_function)
             if (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error

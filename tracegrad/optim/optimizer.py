@@ -330,9 +330,8 @@ class Optimizer(Named):
         for group, other in zip(self.param_groups, saved, strict=True):
             self._check_state(group, other, state_dict["state"])
         for group, other in zip(self.param_groups, saved, strict=True):
-            for name, value in other.items():
-                if name not in ("params", "param_names"):
-                    group[name] = tuple(value) if isinstance(value, list) else value
+            for name, value in _options(other).items():
+                group[name] = value
             for p, number in zip(group["params"], other["params"], strict=True):
                 saved_state = state_dict["state"].get(number, {})
                 for name in [name for name in self.state.get(p, {}) if name not in saved_state]:
@@ -343,7 +342,7 @@ class Optimizer(Named):
 
     def _check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
         """Raise ArgumentError where a saved group or its parameters' state cannot be taken over."""
-        ParamGroup({name: value for name, value in saved.items() if name == "lr"})
+        self._check(ParamGroup({**group, **_options(saved)}))
         for p, number in zip(group["params"], saved["params"], strict=True):
             for name, value in state.get(number, {}).items():
                 present, shape = self.state.get(p, {}).get(name), np.shape(value.detach() if isinstance(value, Tensor) else value)
@@ -479,3 +478,9 @@ class Counting(Optimizer):
                 mine = {name: self.state[p][name] for name in self._shared}
                 key = (*(v.item() for v in mine.values()), mine["step"].dtype, id(mine["step"].device))
                 self.state[p].update(shared.setdefault(key, mine))
+
+
+def _options(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a saved group: what it has beside its parameters."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()
+            if name not in ("params", "param_names")}

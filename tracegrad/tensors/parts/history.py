@@ -189,9 +189,8 @@ class History(Handle):
 
         stop.
         """
-        if requires_grad is not True and requires_grad is not False:
-            check_switch("requires_grad_", "requires_grad", requires_grad)
-            requires_grad = bool(requires_grad)
+        check_switch("requires_grad_", "requires_grad", requires_grad)
+        requires_grad = bool(requires_grad)
         node = self._node()
         if requires_grad != node.needs_grad:
             self._own_history("requires_grad_")
