@@ -93,11 +93,12 @@ def entered(fn: F, name: str = "") -> F:
         return fn
     name = name or fn.__name__.strip("_")
     switches = switches_of(fn)
+    first = min((place for place, _ in switches.values()), default=0)
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None) if kwargs else None
-        if switches:
+        if switches and (kwargs or len(args) > first):
             check_switches(name, switches, args, kwargs)
         try:
             result = fn(*args, **kwargs)

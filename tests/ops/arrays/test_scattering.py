@@ -476,3 +476,10 @@ def test_values_of_a_branch_that_is_not_taken_are_not_counted():
     assert chosen(tg.tensor(False), tg.ones(3)).tolist() == [3.0, 3.0, 3.0]
     with pytest.raises(tg.ArgumentError, match="setitem"):
         chosen(tg.tensor(True), tg.ones(3)).numpy()
+
+
+def test_numbers_of_a_branch_that_is_not_taken_are_not_checked():
+    drawn = tg.trace(lambda pred, x: tg.cond(pred, lambda x: tg.multinomial(x, 2).float(), lambda x: x[:2] * 3, x))
+    assert drawn(tg.tensor(False), -tg.ones(3)).tolist() == [-3.0, -3.0]
+    with pytest.raises(tg.ArgumentError, match=r"multinomial .*probabilities"):
+        drawn(tg.tensor(True), -tg.ones(3)).numpy()
