@@ -80,8 +80,9 @@ class Operators:
 
 
 def is_function(name: str) -> bool:
-    """Whether it is the name of a function of ours."""
-    return any(name in names for names in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER))
+    """Whether it is the name of a function of arrays. (What takes functions, as vmap does, is around an error, not a part of one.)"""
+    fn = next((names[name] for names in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER) if name in names), None)
+    return fn is not None and not any(str(kind).startswith("Callable") for kind in getattr(fn, "__annotations__", {}).values())
 
 
 def entered(fn: F, name: str = "") -> F:
