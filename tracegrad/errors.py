@@ -32,6 +32,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -112,6 +113,12 @@ class TracegradError(Exception):
             if inner and name.startswith(f"{inner[1]}_"):
                 message = message[inner.end():]
             self.args = (f"{name}: {message}", *self.args[1:])
+
+    def called_instead(self, name: str, is_function: Callable[[str], bool]) -> None:
+        """Begin the message with `name`, what the user called, where it begins with a function that this calls."""
+        word, colon, text = str(self).partition(": ")
+        if colon and word != name and is_function(word):
+            self.args = (f"{name}: {text}", *self.args[1:])
 
 
 class ShapeError(TracegradError, ValueError, RuntimeError):

@@ -482,3 +482,19 @@ def test_nothing_is_made_for_a_constant_operand():
     gx, ge = tg.autograd.grad((base**exponent * exponent / base.clamp(min=1.0)).sum(), [base, exponent])
     close(gx, [3 * 4 * 3 / 2 - 8 * 3 / 4, 0.0])
     close(ge, [(8 * np.log(2.0) * 3 + 8) / 2, 0.0])
+
+
+@pytest.mark.parametrize(("hook", "error", "message"), [
+    (lambda g: g[:1], tg.ShapeError, r"a gradient of shape \(1,\) for one of \(3,\)"),
+    (lambda g: g.sum(), tg.ShapeError, r"a gradient of shape \(\) for one of \(3,\)"),
+    (lambda g: g.double(), tg.DTypeError, "a gradient of float64 for one of float32"),
+    (lambda g: 5, tg.ArgumentError, "must return a Tensor, or None to leave the gradient, got int"),
+])
+@pytest.mark.parametrize("leaf", [True, False])
+def test_hooks_return_gradients_of_the_same_shape_and_dtype(hook, error, message, leaf):
+    w = tg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = w * w
+    (w if leaf else y).register_hook(hook)
+    with pytest.raises(error, match=f"register_hook: the hook .*{message}"):
+        y.sum().backward()
+    assert w.grad is None

@@ -522,3 +522,12 @@ def test_a_second_derivative_of_a_custom_function_in_a_branch_of_a_loop(on_numpy
         return tg.autograd.grad(first.square().sum(), x, create_graph=create_graph)[0].detach()
 
     close([second(tg.trace(f))], [second(f)])
+
+
+@pytest.mark.parametrize("condition", ["no", None, (False,), [tg.tensor(False)]], ids=["word", "None", "tuple", "list"])
+@pytest.mark.parametrize("around", [lambda f: f, tg.trace], ids=["untraced", "traced"])
+def test_conditions_that_are_no_bool_are_refused(condition, around):
+    """Untraced Python would take a container for true: the loop never ended."""
+    loop = around(lambda x: tg.while_loop(lambda x: condition, lambda x: x * 2, x, max_iterations=3))
+    with pytest.raises(tg.ArgumentError, match="while_loop: cond_fn must return a bool, or a tensor of one element, got"):
+        loop(tg.ones(2))

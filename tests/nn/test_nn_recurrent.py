@@ -295,7 +295,7 @@ def test_untraced_a_layer_is_one_loop_that_the_next_step_knows(layer):
 def test_flags_and_sizes_of_other_kinds_are_refused(kind):
     """batch_first="False" was taken for True."""
     make = getattr(tg.nn, kind)
-    for options, words in [({"batch_first": "False"}, "batch_first must be of type bool"), ({"bias": 1}, "bias must be of type bool")]:
+    for options, words in [({"batch_first": "False"}, "batch_first must be True or False"), ({"bias": 1}, "bias must be of type bool")]:
         with pytest.raises(TypeError, match=f"{kind}: {words}"):
             make(3, 5, **options)
     with pytest.raises(TypeError, match=f"{kind}: hidden_size must be of type int"):

@@ -1,5 +1,6 @@
 """Optimizers against their formulas in numpy float64, untraced and traced; learning rates, states, schedulers."""
 
+import copy
 import math
 
 import numpy as np
@@ -761,3 +762,24 @@ def test_two_steps_in_a_trace_of_which_the_second_has_fewer_gradients(name):
         found.append([float(step()) for _ in range(5)])
     assert len(set(found[0])) == 5
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_states_and_groups_that_do_not_fit_leave_the_optimizer_as_it_was():
+    w = tg.ones(3, requires_grad=True)
+    optimizer = tg.optim.Adam([w], lr=0.1)
+    w.sum().backward()
+    optimizer.step()
+    before = optimizer.state[w]["exp_avg"].tolist()
+    for change in (lambda s: s["state"][0].update(exp_avg=tg.zeros(3), exp_avg_sq=tg.ones(7)),
+                   lambda s: s["param_groups"][0].update(betas=(0.9, 2.0)),
+                   lambda s: s["param_groups"][0].update(lr=-1.0)):
+        saved = copy.deepcopy(optimizer.state_dict())
+        saved["param_groups"][0]["lr"] = 5.0
+        change(saved)
+        with pytest.raises(tg.ArgumentError):
+            optimizer.load_state_dict(saved)
+        group = optimizer.param_groups[0]
+        assert (group["lr"], group["betas"], optimizer.state[w]["exp_avg"].tolist()) == (0.1, (0.9, 0.999), before)
+    with pytest.raises(tg.ArgumentError, match="eps"):
+        optimizer.add_param_group({"params": [tg.ones(2, requires_grad=True)], "eps": -1})
+    assert len(optimizer.param_groups) == 1

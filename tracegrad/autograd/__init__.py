@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -32,7 +32,7 @@ from tracegrad.autograd.hooks import (
 from tracegrad.autograd.transforms import matching
 from tracegrad.custom.custom_function import Function
 from tracegrad.custom.user_call import Context as FunctionCtx
-from tracegrad.errors import ArgumentTypeError, AutogradError, TraceError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, TraceError, type_name
 from tracegrad.execute.deferred import flush
 from tracegrad.execute.realize import free_saved, lock, parted, realize, without_freed
 from tracegrad.graph.canonical import resolve
@@ -146,6 +146,15 @@ def _backward_to(
     tell_of_backward([t for t, _ in reached])
 
 
+def _tensors(call: str, argument: str, given: Any) -> list[Tensor]:
+    """One Tensor or several as a list; an ArgumentTypeError names the argument if there is anything else."""
+    found = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, Iterable) else [given]
+    for x in found:
+        if not isinstance(x, Tensor):
+            raise ArgumentTypeError(f"{call}: {argument} must be a Tensor or a sequence of Tensors, got {type_name(x)}")
+    return found
+
+
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
@@ -167,8 +176,9 @@ def grad(
         raise AutogradError("grad: only_inputs must be True; tg.backward accumulates the gradients of leaves")
     if materialize_grads and allow_unused is False:
         raise AutogradError("grad: materialize_grads gives zeros for unused inputs, and allow_unused=False refuses them; leave one out")
-    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    roots, wanted = _tensors("grad", "outputs", outputs), _tensors("grad", "inputs", inputs)
+    if not wanted:
+        raise ArgumentError("grad: inputs is empty; name the tensors whose gradients are wanted")
     if is_grads_batched:
         return _grads_of_rows(roots, wanted, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     nodes = [t._node() for t in roots]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tracegrad.autodiff import derivatives
-from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, TraceError, type_name
+from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, type_name
 from tracegrad.execute.device_partition import device_of
 from tracegrad.execute.devices import find_device
-from tracegrad.graph.ir import Node
+from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaf_operations import Bundle, CustomCall
 from tracegrad.graph.primitive import REGISTRY, unique
 from tracegrad.graph.substitution import HOOKS, StepHook
@@ -50,7 +50,8 @@ class RemovableHandle:
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
     """Call `hook(gradient)` whenever the tensor's gradient is computed; what it returns (unless None) takes the gradient's place.
 
-    Raises AutogradError if the tensor does not require grad.
+    Raises AutogradError if the tensor does not require grad; backward raises ShapeError or DTypeError if the hook returns a gradient of
+    another shape or dtype.
     """
     node = tensor._node()
     if not node.needs_grad:
@@ -66,14 +67,28 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
         replaced = hook(Tensor(ct, place, state.trace))
         if replaced is None:
             return ct
+        if not isinstance(replaced, Tensor):
+            raise ArgumentTypeError(f"register_hook: the hook must return a Tensor, or None to leave the gradient, got "
+                                    f"{type_name(replaced)}")
         if replaced._device is not place:
             raise DeviceError(f"register_hook: the hook returned a gradient on {replaced._device} for a tensor on {place}; "
                               "move it with x.to(device)")
+        _check_replaced(replaced._node().aval, ct.aval)
         return derivatives.conform(replaced._node(), node_ref() or ct)
 
     device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node
     return RemovableHandle(hooks, key)
+
+
+def _check_replaced(replaced: Aval, gradient: Aval) -> None:
+    """Raise unless what a hook returned can stand for the gradient that it was given: broadcasting would make another gradient of it."""
+    if replaced.shape != gradient.shape:
+        raise ShapeError(f"register_hook: the hook returned a gradient of shape {replaced.shape} for one of {gradient.shape}; "
+                         "return one of the same shape, or None to leave it")
+    if replaced.dtype != gradient.dtype:
+        raise DTypeError(f"register_hook: the hook returned a gradient of {replaced.dtype} for one of {gradient.dtype}; "
+                         "return one of the same dtype, for example g.to(gradient.dtype)")
 
 
 # By id, the leaves with hooks that run when their gradients have been added up. The leaves keep these: hooks often know the leaf.

@@ -18,6 +18,7 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError, DeviceError, DTyp
 from tracegrad.graph.ir import NODES, Node, own_nodes
 from tracegrad.graph.operators import named, public
 from tracegrad.graph.primitive import REGISTRY, bind
+from tracegrad.ops.arguments import integer
 from tracegrad.support import dtypes
 from tracegrad.support.modes import enable_grad, state
 from tracegrad.tensors.creation.from_data import tensor
@@ -89,8 +90,9 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
     >>> tg.value_and_grad(lambda x: (x * x).sum())(tg.ones(2))
     """
     check_function("value_and_grad", func, _OF_TENSORS)
-    single = isinstance(argnums, int)
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+    given: Any = argnums
+    single = isinstance(given, str) or not isinstance(given, Sequence)
+    numbers = [integer("grad", "argnums", k) for k in ([given] if single else given)]
 
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -162,6 +164,8 @@ def substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tupl
     """args with fresh variables in the places `numbers`."""
     new = list(args)
     flat, trees = list[_Variables](), []
+    if args and len({k % len(args) for k in numbers}) != len(numbers):
+        raise ArgumentError(f"{call}: argnums {tuple(numbers)} name an argument twice")
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import optree
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.autodiff.derivatives import dense, stand_in, vjp, zeros_like
 from tracegrad.control_flow.recorded import NodeFn, agreed, flattened, function_of, on_one_device, read_outside
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError, type_name
 from tracegrad.graph.ir import Aval, Node, topological
 from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.operators import public
@@ -50,6 +51,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
             raise ArgumentError(f"cond: operands must be a tuple, and all of them; got {type(operands).__name__} and {len(args)} more")
         args = tuple(operands)
     if not isinstance(pred, Tensor):
+        if not isinstance(pred, (bool, int, float, np.bool_, np.number)):
+            raise ArgumentTypeError(f"cond: pred must be a bool, or a tensor of one element, got {type_name(pred)}")
         return (true_fn if pred else false_fn)(*args)
     if pred.numel() != 1:
         raise ShapeError(f"cond: pred has shape {pred.shape}; it must be one element, use any(), all(), or tg.where to choose by element")

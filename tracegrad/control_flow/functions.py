@@ -24,7 +24,7 @@ from tracegrad.control_flow.loop_detection import DetectedLoop
 from tracegrad.control_flow.recorded import agreed, flattened, on_one_device, read_outside
 from tracegrad.control_flow.scan import iteration_draws, loop_nodes
 from tracegrad.control_flow.while_loop import while_nodes
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TraceError, type_name
 from tracegrad.graph.ir import Aval, Node, own_nodes, topological
 from tracegrad.graph.leaf_operations import CustomCall
 from tracegrad.graph.operators import public
@@ -98,7 +98,9 @@ def while_loop(
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
         with Recorded("while_loop"):
-            (test, *more), _ = flattened("while_loop", cond_fn(_own(value)), beside)
+            condition = cond_fn(_own(value))
+            _check_condition(condition)
+            (test, *more), _ = flattened("while_loop", condition, beside)
             outs, out_tree = flattened("while_loop", body_fn(_own(value)), beside)
         if _drawn() != drawn:
             raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every iteration; draw outside the "
@@ -135,11 +137,18 @@ def _pythons_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], valu
             goes_on = cond_fn(_own(value))
         if _of_examples(goes_on):
             return value, goes_on, left
+        _check_condition(goes_on)
         if not goes_on:
             break
         value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
         left = None if left is None else left - 1
     return value, None, left
+
+
+def _check_condition(test: Any) -> None:
+    """Raise unless it is a bool, a number or a tensor: of a container Python would go on for ever."""
+    if not isinstance(test, (Tensor, bool, int, float, np.bool_, np.number)):
+        raise ArgumentTypeError(f"while_loop: cond_fn must return a bool, or a tensor of one element, got {type_name(test)}")
 
 
 def _of_examples(test: Any) -> bool:

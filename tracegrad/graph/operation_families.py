@@ -70,7 +70,7 @@ class Elementwise(Primitive):
                 break
         dtype = operands[-1].dtype
         if dtype_kind(dtype) not in self.kinds:
-            raise not_taken(self.name, dtype)
+            raise not_taken(self.name, dtype, self.kinds)
         weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
         if self.result == "bool":
             dtype = dtypes.bool_
@@ -89,11 +89,12 @@ class Float(Elementwise):
     result, kinds = "float", "f"
 
 
-def not_taken(name: str, dtype: DType) -> DTypeError:
-    """The error for an operand of a dtype that an operation does not take."""
+def not_taken(name: str, dtype: DType, kinds: str = "f") -> DTypeError:
+    """The error for an operand of a dtype that an operation, which takes `kinds`, does not take."""
     if dtype.kind == "c":
         return DTypeError(f"{name}: does not take {dtype}; use the real numbers x.real, x.imag, x.abs() or x.angle()")
-    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+    taken = "int64" if "f" not in kinds else "float64" if dtype == "float32" else "float32"
+    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.{taken})")
 
 
 def refuse_complex(name: str, *operands: Any) -> None:

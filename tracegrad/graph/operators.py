@@ -79,6 +79,12 @@ class Operators:
         return len(self.shape)
 
 
+def is_function(name: str) -> bool:
+    """Whether it is the name of a function of arrays. (What takes functions, as vmap does, is around an error, not a part of one.)"""
+    fn = next((names[name] for names in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER) if name in names), None)
+    return fn is not None and not any(str(kind).startswith("Callable") for kind in getattr(fn, "__annotations__", {}).values())
+
+
 def entered(fn: F, name: str = "") -> F:
     """`fn` as users call it: with out=, and with errors that begin with `name` (default: its own) where an argument is no tensor.
 
@@ -87,15 +93,21 @@ def entered(fn: F, name: str = "") -> F:
     if getattr(fn, "_entered", False):
         return fn
     name = name or fn.__name__.strip("_")
+    switches = switches_of(fn)
+    first = min((place for place, _ in switches.values()), default=0)
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None) if kwargs else None
+        if switches and (kwargs or len(args) > first):
+            check_switches(name, switches, args, kwargs)
         try:
             result = fn(*args, **kwargs)
         except (OutOfMemoryError, MemoryError, *BARE) as error:
             if (of := of_memory(name, error)) is not None:
                 raise of from error.__cause__
+            if isinstance(error, TracegradError) and not _of_a_user(error):
+                error.called_instead(name, is_function)
             if (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error
@@ -105,6 +117,40 @@ def entered(fn: F, name: str = "") -> F:
     return entry  # type: ignore[return-value]
 
 
+def switches_of(fn: Callable[..., Any]) -> dict[str, tuple[int, bool]]:
+    """The parameters of `fn` that are annotated as bool: where they stand (far behind, if only names give them), whether None will do."""
+    inside = unwrap(fn)
+    code = getattr(inside, "__code__", None)
+    kinds = {p: kind for p, kind in getattr(inside, "__annotations__", {}).items() if kind in ("bool", "bool | None") and p != "return"}
+    if code is None or not kinds:
+        return {}
+    positional = code.co_varnames[:code.co_argcount]
+    return {p: (positional.index(p) if p in positional else 1 << 30, kind != "bool") for p, kind in kinds.items()}
+
+
+def check_switches(name: str, switches: dict[str, tuple[int, bool]], args: Any, kwargs: Any, words_only: bool = False) -> None:
+    """Raise ArgumentTypeError where what is on or off is given as anything else: a word ("False") would be taken for on.
+
+    words_only: let pass whatever is no word, as torch's layers do.
+    """
+    given = len(args)
+    for parameter, (place, optional) in switches.items():
+        if place < given:
+            value = args[place]
+        elif parameter in kwargs:
+            value = kwargs[parameter]
+        else:
+            continue
+        if value is not True and value is not False and not (optional and value is None) and (not words_only or isinstance(value, str)):
+            check_switch(name, parameter, value)
+
+
+def check_switch(name: str, parameter: str, value: Any) -> None:
+    """Raise ArgumentTypeError unless `value` is True, False, NumPy's or a tensor's, 1 or 0."""
+    if not isinstance(value, (bool, np.bool_, Operators)) and not (type(value) is int and value in (0, 1)):
+        raise ArgumentTypeError(f"{name}: {parameter} must be True or False, got {shown(value)}")
+
+
 def by_itself(fn: Callable[..., Any]) -> None:
     """Note that `fn` takes out= and names itself in errors."""
     fn._entered = True  # type: ignore[attr-defined]
@@ -112,8 +158,13 @@ def by_itself(fn: Callable[..., Any]) -> None:
 
 def named(fn: F) -> F:
     """Decorator: errors that come up in `fn` by what it was given begin with its name, or with its object's class."""
+    switches = switches_of(fn)
+
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
+        if switches:
+            init = fn.__name__ == "__init__"
+            check_switches(type(args[0]).__name__ if init else fn.__name__, switches, args, kwargs, init)
         try:
             return fn(*args, **kwargs)
         except (OutOfMemoryError, *BARE) as error:
@@ -166,7 +217,7 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
         return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
     if ours:
         return None
-    given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in kwargs.items()])
+    given = ", ".join([shown(a) for a in args] + [f"{key}={shown(a)}" for key, a in kwargs.items()])
     if of_type and any(isinstance(a, Operators) and getattr(a, "_n", a).aval.weak for a in (*args, *kwargs.values())):
         return ArgumentTypeError(f"{name}: takes no run-time numbers here, as floats are that a traced function was given, of ({given}); "
                                  "keep the number in an attribute or variable that the function reads: it is recorded anew for each value")
@@ -186,7 +237,7 @@ def _of_a_user(error: Exception) -> bool:
     return False
 
 
-def _shown(argument: Any) -> str:
+def shown(argument: Any) -> str:
     """An argument in an error: a number or a word, an array's dtype and shape, or the type."""
     if argument is None or isinstance(argument, (bool, int, float, complex, str)):
         text = repr(argument)

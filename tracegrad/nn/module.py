@@ -11,15 +11,15 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, type_name
 from tracegrad.graph.operators import Named
 from tracegrad.nn.hooks import Hooked, as_registered
 from tracegrad.nn.module_paths import called_in_trace
 from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
-from tracegrad.support.dtypes import dtype_kind
+from tracegrad.support.dtypes import as_dtype, differentiable, dtype_kind
 from tracegrad.support.modes import every_module, no_grad, state, unusual
-from tracegrad.tensors.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor, from_array, names_dtype
 
 M = TypeVar("M", bound="Module")
 
@@ -141,6 +141,8 @@ class Module(Hooked, TorchMethods, Named):
         self._parameters[name] = param if param is None else as_registered("parameter", self, name, param)
 
     def _name_is_free(self, call: str, name: str, table: str) -> None:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"{call}: a name must be a text without a dot, got {type_name(name)}")
         if not name or "." in name:
             raise ArgumentError(f"{call}: a name must be a text without a dot, got {name!r}")
         if hasattr(self, name) and name not in vars(self)[table]:
@@ -301,6 +303,10 @@ class Module(Hooked, TorchMethods, Named):
         """What `to` does, for methods that do not call it: programs replace `to`, and call these."""
         if state.trace is not None:
             raise ArgumentError(f"to: a module cannot be moved inside @trace ({state.trace.name}); do it outside")
+        for a in (*args, kwargs.get("dtype")):
+            dtype = a.dtype if isinstance(a, Tensor) else as_dtype(a) if names_dtype(a) else None
+            if dtype is not None and not differentiable(dtype):
+                raise DTypeError(f"to: a module's parameters are floats or complex numbers and cannot be {dtype}; cast a tensor by itself")
         for module in self.modules():
             for table in (module._parameters, module._buffers):
                 for tensor in table.values():
@@ -413,8 +419,9 @@ class Module(Hooked, TorchMethods, Named):
             both = (("missing", result.missing_keys), ("unexpected", result.unexpected_keys))
             errors += [f"{what} {', '.join(keys)}" for what, keys in both if keys]
             errors.append("pass strict=False to load what fits")
+        errors += [f"{k} must be a Tensor, got {type_name(values[k])}" for k in own if k in values and not hasattr(values[k], "shape")]
         wrong = [f"{k} has shape {tuple(values[k].shape)}, expected {t.shape}" for k, t in own.items()
-                 if k in values and tuple(values[k].shape) != t.shape]
+                 if k in values and hasattr(values[k], "shape") and tuple(values[k].shape) != t.shape]
         if errors or wrong:
             raise (ArgumentError if errors else ShapeError)(f"load_state_dict: {type(self).__name__}: {'; '.join([*errors, *wrong])}")
         with no_grad():

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.distributed.fsdp import sharding_of
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError, type_name
 from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.operators import PUBLIC, Named
@@ -147,6 +147,8 @@ class Optimizer(Named):
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""
+        if not isinstance(group, Mapping):
+            raise ArgumentTypeError(f"params: a group must be a mapping with \"params\", got {type_name(group)}")
         if "params" not in group:
             raise ArgumentError(f"params: a group must be a mapping with \"params\", got one with {', '.join(group) or 'nothing'}")
         params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
@@ -175,9 +177,12 @@ class Optimizer(Named):
                                     "optimizer needs all of it; use one that works element by element (SGD, Adam, ...), or "
                                     "DistributedDataParallel")
             known.add(id(p))
-        self.param_groups.append(ParamGroup(group))
-        self._check(self.param_groups[-1])
-        self._prepare(self.param_groups[-1], [p for p in params if not isinstance(p, UninitializedParameter)])
+        added = ParamGroup(group)
+        if added.lr is None and "lr" in self.defaults and type(self).__module__.startswith(Optimizer.__module__.partition(".")[0] + "."):
+            raise ArgumentTypeError("lr: must be a number, or a tensor of one float, got None")     # (a user's optimizer may have a rule)
+        self._check(added)
+        self.param_groups.append(added)
+        self._prepare(added, [p for p in params if not isinstance(p, UninitializedParameter)])
 
     @property
     def lr(self) -> Any:
@@ -305,20 +310,28 @@ class Optimizer(Named):
         return {"state": {numbers[id(p)]: dict(s) for p, s in begun.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ."""
+        """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ, and then
+        nothing has been taken over.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise ArgumentTypeError(f"load_state_dict: takes what optimizer.state_dict() gave, a mapping, got {type_name(state_dict)}")
         self._take_over(self._changed("before load_state_dict", dict(state_dict)))
         for hook in list(self._hooks.get("after load_state_dict", {}).values()):
             hook(self)
 
     def _take_over(self, state_dict: Mapping[str, Any]) -> None:
+        missing = [name for name in ("param_groups", "state") if name not in state_dict]
+        if missing:
+            raise ArgumentError(f"load_state_dict: there is no {missing[0]!r} among {list(state_dict)}; pass optimizer.state_dict()")
         saved = state_dict["param_groups"]
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ArgumentError(f"load_state_dict: groups of {[len(g['params']) for g in saved]} parameters do not fit "
                                 f"{[len(g['params']) for g in self.param_groups]}")
         for group, other in zip(self.param_groups, saved, strict=True):
-            for name, value in other.items():
-                if name not in ("params", "param_names"):
-                    group[name] = tuple(value) if isinstance(value, list) else value
+            self._check_state(group, other, state_dict["state"])
+        for group, other in zip(self.param_groups, saved, strict=True):
+            for name, value in _options(other).items():
+                group[name] = value
             for p, number in zip(group["params"], other["params"], strict=True):
                 saved_state = state_dict["state"].get(number, {})
                 for name in [name for name in self.state.get(p, {}) if name not in saved_state]:
@@ -327,11 +340,18 @@ class Optimizer(Named):
                     self._load(p, name, value)
             self._prepare(group, group["params"])
 
+    def _check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
+        """Raise ArgumentError where a saved group or its parameters' state cannot be taken over."""
+        self._check(ParamGroup({**group, **_options(saved)}))
+        for p, number in zip(group["params"], saved["params"], strict=True):
+            for name, value in state.get(number, {}).items():
+                present, shape = self.state.get(p, {}).get(name), np.shape(value.detach() if isinstance(value, Tensor) else value)
+                if isinstance(present, Tensor) and present.shape != shape:
+                    raise ArgumentError(f"load_state_dict: {name} has shape {shape}, expected {present.shape}")
+
     def _load(self, p: Tensor, name: str, value: Any) -> None:
         array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
         present = self.state.setdefault(p, {}).get(name)
-        if isinstance(present, Tensor) and present.shape != array.shape:
-            raise ArgumentError(f"load_state_dict: {name} has shape {array.shape}, expected {present.shape}")
         # A tensor of its own in any case: what was shared (a step count) may differ from now on.
         dtype = present.dtype if isinstance(present, Tensor) else array.dtype
         self.state[p][name] = from_array(array.astype(dtype), p.device)
@@ -458,3 +478,9 @@ class Counting(Optimizer):
                 mine = {name: self.state[p][name] for name in self._shared}
                 key = (*(v.item() for v in mine.values()), mine["step"].dtype, id(mine["step"].device))
                 self.state[p].update(shared.setdefault(key, mine))
+
+
+def _options(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a saved group: what it has beside its parameters."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()
+            if name not in ("params", "param_names")}

@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from tracegrad.config import config
-from tracegrad.errors import INTERNAL, ArgumentError, DeviceError, TraceError
+from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
 from tracegrad.execute.devices import Device, find_device, upload
 from tracegrad.execute.eager_executor import arrays_behind, nodes_of, prepare
@@ -28,7 +28,7 @@ from tracegrad.graph.cached_calls import CachedCall
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node, Size, own_nodes
 from tracegrad.graph.locations import user_location
-from tracegrad.graph.operators import PUBLIC
+from tracegrad.graph.operators import PUBLIC, shown
 from tracegrad.graph.primitive import NOWHERE, REGISTRY, call, cast, detached
 from tracegrad.ops.arguments import results_of
 from tracegrad.ops.arrays.pointwise import acceptable
@@ -216,11 +216,16 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
         copy = flags[1] if len(flags) > 1 else copy
         for a in args:
-            if isinstance(a, bool):
+            if a is None or isinstance(a, bool):
                 continue
-            if isinstance(a, Tensor):
+            is_tensor = isinstance(a, Tensor)
+            is_dtype = not is_tensor and names_dtype(a)
+            if (dtype if is_dtype else device) is not None or (is_tensor and dtype is not None) or len(flags) > 2:
+                raise ArgumentTypeError("to: takes one dtype and one device, or one tensor that has both, then non_blocking and copy, got "
+                                        f"({', '.join(map(shown, args))})")
+            if is_tensor:
                 dtype, device = a.dtype, a.device
-            elif dtypes.is_dtype(a) or (isinstance(a, str) and a in _DTYPE_NAMES):
+            elif is_dtype:
                 dtype = a
             else:
                 device = a
@@ -296,6 +301,11 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
 
     # ----------------------------------------------------------------------------------------------------------- in place
+
+def names_dtype(a: Any) -> bool:
+    """Whether an argument of `to` is a dtype, or the name of one."""
+    return dtypes.is_dtype(a) or (isinstance(a, str) and a in _DTYPE_NAMES)
+
 
 _DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", "long", "int", "bool", "cfloat", "cdouble"}
 

@@ -443,3 +443,43 @@ def test_a_row_number_is_clamped_where_it_is_reported() -> None:
     for wrong in (-3, 4, 1 << 40):
         with pytest.raises(tg.IndexOutOfRange):
             np.asarray(step(x, tg.full((40,), wrong, dtype=tg.int64)))
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_values_for_a_mask_are_as_many_as_its_places(count):
+    """In a trace, too, where only the device knows how many places the mask has."""
+    x, mask = tg.zeros(2, 3), tg.tensor([[True, False, True], [False, True, False]])
+
+    def assigned(x, mask, value):
+        x = x.clone()
+        x[mask] = value
+        return x
+
+    calls = [assigned, *[tg.trace(assigned)] * 3, lambda x, mask, value: x.index_put((mask,), value)]
+    for call in calls:
+        with pytest.raises(RuntimeError, match=f"setitem.*{count}"):
+            call(x, mask, tg.ones(count)).numpy()
+    given, right = tg.tensor([1.0, 2.0, 3.0]), [[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]
+    assert all(call(x, mask, given).tolist() == right for call in calls)
+    with pytest.raises(tg.ArgumentError, match=f"setitem at .*the value holds {count} elements for a mask of shape"):
+        calls[1](x, mask, tg.ones(count)).numpy()
+    assert calls[1](x, mask, given).tolist() == right
+
+
+def test_values_of_a_branch_that_is_not_taken_are_not_counted():
+    def assigned(x):
+        x = x.clone()
+        x[x > 0] = tg.ones(2)
+        return x
+
+    chosen = tg.trace(lambda pred, x: tg.cond(pred, assigned, lambda x: x * 3, x))
+    assert chosen(tg.tensor(False), tg.ones(3)).tolist() == [3.0, 3.0, 3.0]
+    with pytest.raises(tg.ArgumentError, match="setitem"):
+        chosen(tg.tensor(True), tg.ones(3)).numpy()
+
+
+def test_numbers_of_a_branch_that_is_not_taken_are_not_checked():
+    drawn = tg.trace(lambda pred, x: tg.cond(pred, lambda x: tg.multinomial(x, 2).float(), lambda x: x[:2] * 3, x))
+    assert drawn(tg.tensor(False), -tg.ones(3)).tolist() == [-3.0, -3.0]
+    with pytest.raises(tg.ArgumentError, match=r"multinomial .*probabilities"):
+        drawn(tg.tensor(True), -tg.ones(3)).numpy()

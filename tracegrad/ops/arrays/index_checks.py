@@ -98,6 +98,8 @@ class InDomain(InRange):
 def in_domain(index: Node, size: int, call: str, what: str, of: str = "") -> Node:
     """An index (int64) below `size`; negative ones are errors of `call` that say `what` (of="matrices": LinAlgErrors)."""
     attrs = dict(size=size, wrap=False, ignore=None, call=call, what=what, of=of, position=-1)
+    for condition in _conditions:
+        index = where(condition, index, const(0, index.dtype))
     return bind(REGISTRY["in_domain"], (index,), attrs) if index.aval.size else index
 
 

@@ -28,7 +28,7 @@ from tracegrad.ops.arrays.shaping.reordering import movedim
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.arrays.sorting import argsort
-from tracegrad.ops.arrays.subscripts import getitem, setitem
+from tracegrad.ops.arrays.subscripts import getitem, selects, setitem
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.dynamic_slice import put_slice
 from tracegrad.ops.primitives.elementwise import choose, where
@@ -261,8 +261,10 @@ def index_put(input: Array, indices: Sequence[Array], values: Array, accumulate:
     # A tensor of uint8 is a mask, as it is in input[indices].
     key: tuple[Any, ...] = tuple(slice(None) if k is None else ne(k, 0) if k.dtype == dtypes.uint8 else k for k in indices)
     if not accumulate:
+        if not isinstance(input, Node) and state.trace is None and not state.examples and _masked(key) and not selects(input, key, values):
+            key = input._known_masks(key)                       # the number of hits is a shape, so it is known before anything is written
         return setitem(input, key, values)
-    if any(isinstance(k, Operators) and k.dtype == dtypes.bool_ for k in key):
+    if _masked(key):
         if len(key) == 1 and all(n == 1 for n in values.shape):
             mask = key[0].reshape((*key[0].shape, *[1] * (input.ndim - key[0].ndim)))
             return where(mask, input + values, input)
@@ -270,6 +272,10 @@ def index_put(input: Array, indices: Sequence[Array], values: Array, accumulate:
             key = input._known_masks(key)
     places = getitem(_numbered(input), key)
     return _accumulated(input, places, values)  # type: ignore[arg-type]  # (Tensors, as the decorator allows)
+
+
+def _masked(key: Sequence[Any]) -> bool:
+    return any(isinstance(k, Operators) and k.dtype == dtypes.bool_ for k in key)
 
 
 @on_nodes

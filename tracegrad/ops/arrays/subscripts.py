@@ -15,14 +15,14 @@ from tracegrad.graph.operation_families import broadcast_shapes, common_dtype
 from tracegrad.graph.operators import PUBLIC, Operators
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, scalar
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.ops.arrays.index_checks import in_range
+from tracegrad.ops.arrays.index_checks import in_domain, in_range
 from tracegrad.ops.arrays.indexing import dimension_of, scatter_rows, take_rows
 from tracegrad.ops.arrays.joining import cat
 from tracegrad.ops.arrays.shaping.reordering import movedim
 from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.dynamic_slice import parts, put_slice, slice_at
-from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.elementwise import ne, where
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
@@ -316,8 +316,8 @@ def _in_front(x: Node, dims: list[int]) -> Node:
 def setitem(x: Array, key: Any, value: Any, apart: bool = False) -> Array:
     """What x becomes by x[key] = value, as a new array; value is broadcast and cast to x's dtype. apart: as in `getitem`.
 
-    A boolean mask needs no values where `selects` says so: it is a select. (Where the value holds one element per hit, their number
-    cannot be checked.) Of equal indices the last wins.
+    A boolean mask needs no values where `selects` says so: it is a select. Where the value holds one element per hit and the number of
+    hits is not known here, another number of them is reported when what was written is read. Of equal indices the last wins.
     """
     return _setitem(x, key, value, None if _holds_no_arrays(key) else _constants(x), apart)
 
@@ -384,7 +384,11 @@ def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> 
         if value.shape[0] == 0:
             return x
         hit = mv.reshape(mask, (prod(mask.shape),))
-        place = bind(REGISTRY["cumsum"], (cast(hit, dtypes.int64),), {"dim": 0}) - 1
+        count, hits = value.shape[0], bind(REGISTRY["cumsum"], (cast(hit, dtypes.int64),), {"dim": 0})
+        wrong = ne(mv.narrow(hits, 0, hits.aval.size - 1, 1), count)
+        place = where(wrong, const(-1, dtypes.int64), where(hit, hits - 1, const(0, dtypes.int64)))
+        place = in_domain(place, count, "setitem", f"the value holds {count} elements for a mask of shape {mask.shape}, which holds at "
+                          "another number of places; give one element per place, or a scalar")
         value = mv.reshape(take_rows(_broadcast(value, (value.shape[0], *rest)), place), x.shape)
     else:
         if any(n != 1 for n in value.shape[:max(0, value.ndim - len(rest))]):

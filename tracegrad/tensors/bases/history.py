@@ -10,10 +10,11 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, TraceError
+from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, type_name
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import user_location
+from tracegrad.graph.operators import check_switch
 from tracegrad.graph.primitive import REGISTRY, call
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.ops.primitives.transfer import transfer
@@ -103,6 +104,9 @@ class History(Handle):
 
     @data.setter
     def data(self, value: Any) -> None:
+        if not isinstance(value, History):
+            raise ArgumentTypeError(f"data: must be a Tensor, got {type_name(value)}; make one with tg.tensor(...), or fill this one with "
+                                    "fill_ or copy_ inside `with tg.no_grad():`")
         own = self._base is None or not self._has_history()          # what has no history is no view from here on
         outside = self._trace is None and state.trace is None and isinstance(value, History)
         if outside and self._is_where(value):       # `x.data += y` gives back what was written in place: all that shares it goes on
@@ -199,6 +203,8 @@ class History(Handle):
 
         stop.
         """
+        check_switch("requires_grad_", "requires_grad", requires_grad)
+        requires_grad = bool(requires_grad)
         node = self._node()
         if requires_grad != node.needs_grad:
             self._own_history("requires_grad_")

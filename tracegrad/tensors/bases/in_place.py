@@ -164,10 +164,10 @@ class InPlace(Handle):
         if state.grad and (result._has_history() or self._has_history()):
             raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
                                 "instead, or write inside `with tg.no_grad():`")
-        if self.shape != result.shape and not self.numel():
-            self.resize_(result.shape)
         if result.device is not self._device:
             raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
+        if self.shape != result.shape and not self.numel():
+            self.resize_(result.shape)
         return self._rebind(result._node(), f"{call}: out")
 
     def _stands_alone(self) -> bool:
