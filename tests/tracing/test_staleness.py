@@ -591,6 +591,51 @@ def a_seed(wrap):
     wrap(f)(v(1, 2))
 
 
+@error("manual_seed outside")
+def a_seed_that_is_set_already(wrap):
+    @wrap
+    def f(x):
+        tg.manual_seed(3)
+        return x + tg.rand(2)
+
+    tg.manual_seed(3)
+    f(v(1, 2))
+
+
+@error("manual_seed outside")
+def a_seed_in_a_fork(wrap):
+    @wrap
+    def f(x):
+        with tg.random.fork_rng():
+            tg.manual_seed(3)
+            return x + tg.rand(2)
+
+    f(v(1, 2))
+
+
+@error("register_hook of a tensor from outside.*remove")
+def a_hook_that_is_left(wrap):
+    w = v(1, 2).requires_grad_()
+    f = wrap(lambda x: (w.register_hook(lambda g: g * 2), x * 2)[1])
+    try:
+        f(v(1, 2))
+    finally:
+        (w * 1).sum().backward()
+        assert seen(w.grad) == ([2, 2] if f.__class__.__name__ == "function" else [1, 1])
+
+
+@error("register_post_accumulate_grad_hook of a tensor from outside.*remove")
+def a_hook_on_a_leaf_that_is_left(wrap):
+    w = v(1, 2).requires_grad_()
+    wrap(lambda x: (w.register_post_accumulate_grad_hook(lambda p: None), x * 2)[1])(v(1, 2))
+
+
+@error("retain_grad.*from outside.*call it outside")
+def a_gradient_retained_of_what_is_outside(wrap):
+    h = v(1, 2).requires_grad_() * 2
+    wrap(lambda x, h: (h.retain_grad(), x * 2)[1])(v(1, 2), h)
+
+
 @error("more than 100000 Python objects.*tensor")
 def too_much_to_watch(wrap):
     table = [[i] for i in range(100_001)]
@@ -626,6 +671,83 @@ def test_a_failed_call_leaves_everything():
     assert tg.rand(1).item() == first
     f(False)
     assert (seen(w), seen(x), seen(w.grad)) == ([2, 4], [2, 2], [2, 2])
+
+
+@pytest.mark.parametrize("drawn_after", [False, True])
+def test_what_a_trace_draws_in_a_fork_of_the_stream_does_not_count(drawn_after):
+    def f(x):
+        with tg.random.fork_rng():
+            y = x + tg.rand(2)
+        return (y, tg.rand(2)) if drawn_after else (y,)
+
+    found = []
+    for g in (f, tg.trace(f)):
+        tg.manual_seed(5)
+        found.append([seen(t) for _ in range(4) for t in (*g(v(1, 2)), tg.rand(1))])
+    assert found[1] == found[0]
+
+
+def test_a_recording_does_not_mind_what_another_thread_draws_meanwhile():
+    @tg.trace
+    def f(x):
+        other = threading.Thread(target=lambda: (tg.manual_seed(1), tg.rand(3).tolist()))
+        other.start()
+        other.join()
+        return x * 2
+
+    assert [seen(f(v(1, 2))) for _ in range(2)] == [[2, 4], [2, 4]]
+
+
+SWITCHES = {
+    "grad mode": (lambda: tg.set_grad_enabled(False), lambda: tg.set_grad_enabled(True)),
+    "default dtype": (lambda: tg.set_default_dtype(tg.float64), lambda: tg.set_default_dtype(tg.float32)),
+    "precision": (lambda: tg.set_float32_matmul_precision("medium"), lambda: tg.set_float32_matmul_precision("highest")),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_body_that_leaves_a_global_switch_changed_is_not_replayed(name, restored):
+    change, restore = SWITCHES[name]
+
+    @tg.trace
+    def f(x):
+        change()
+        y = x * 2
+        if restored:
+            restore()
+        return y
+
+    try:
+        assert seen(f(v(1, 2))) == [2, 4]
+        if not restored:
+            restore()
+            with pytest.raises(tg.TraceError, match=f"f: its body changes Python state.*{name}"):
+                f(v(1, 2))
+    finally:
+        restore()
+    if restored:
+        assert seen(f(v(3, 4))) == [6, 8]
+        assert len(f.compilations) == 1
+
+
+def test_a_hook_that_a_body_registers_and_removes_leaves_those_outside():
+    w = v(1, 2).requires_grad_()
+    w.register_hook(lambda g: g * 3)
+
+    @tg.trace
+    def f(x):
+        handle = w.register_hook(lambda g: g * 2)
+        (w * x).sum().backward()
+        handle.remove()
+        found, w.grad = w.grad, None
+        return found
+
+    for _ in range(2):
+        assert seen(f(v(1, 2))) == [6, 12]
+        (w * 1).sum().backward()
+        assert seen(w.grad) == [3, 3]
+        w.grad = None
 
 
 @pytest.mark.recall

@@ -71,7 +71,14 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
 
     device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node
+    _note("register_hook", tensor, hooks, key)
     return RemovableHandle(hooks, key)
+
+
+def _note(call: str, tensor: Tensor, hooks: dict[int, Any], key: int) -> None:
+    """A trace wants to know of a hook on a tensor from outside: a replay registers none."""
+    if state.trace is not None and not state.trace.made(tensor):
+        state.trace.hooks.append((call, hooks, key))
 
 
 # By id, the hooks of leaves that run when their gradients have been added up, with the leaf.
@@ -90,6 +97,7 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], 
         weakref.finalize(tensor, post_accumulate_hooks.pop, id(tensor), None)
     key, hooks = unique(), post_accumulate_hooks[id(tensor)][1]
     hooks[key] = hook
+    _note("register_post_accumulate_grad_hook", tensor, hooks, key)
     return RemovableHandle(hooks, key)
 
 
@@ -137,11 +145,14 @@ def run_post_accumulate_hooks(tensors: Sequence[Tensor], create_graph: bool) -> 
 
 
 def retain_grad(tensor: Tensor) -> None:
-    """Make backward store the gradient of this non-leaf tensor in its `grad`, too."""
+    """Make backward store the gradient of this non-leaf tensor in its `grad`, too. TraceError in a trace that did not make it."""
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("retain_grad: the tensor does not require grad")
     if not tensor._is_leaf():
+        if state.trace is not None and not state.trace.made(tensor) and id(tensor) not in retaining:
+            raise TraceError(f"retain_grad: inside @trace ({state.trace.name}) of a tensor from outside, which only the first call would "
+                             "do; call it outside")
         retaining[id(tensor)] = tensor
 
 

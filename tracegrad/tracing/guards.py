@@ -24,6 +24,8 @@ import numpy as np
 import optree
 
 from tracegrad.errors import TraceError, TracegradError
+from tracegrad.support import dtypes
+from tracegrad.support.modes import every_module, float32_matmul, state
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
 from tracegrad.tracing.content_guards import SCALARS, alike, members, objects_in, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
@@ -474,3 +476,22 @@ def _shown(value: Any) -> str:
         return f"a {value.dtype}{list(value.shape)} tensor" + (" (another object)" if value._trace is None else "")
     text = repr(value)
     return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def mode() -> tuple[Any, ...]:
+    """What a program depends on beside its arguments and what the function reaches: the recording of derivatives, the default dtype, ..."""
+    return state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
+
+
+def difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+    """What differs between two modes, in words; "" if nothing does."""
+    if before == now:
+        return ""
+    grad, dtype, precision, autocast, *hooks = now
+    if hooks != [*before[4:]]:
+        return "hooks of all modules came or went"
+    if autocast != before[3]:
+        return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
+    if precision != before[2]:
+        return f"the precision of float32 products is {precision!r} now"
+    return f"the default dtype is {dtype} now" if dtype is not before[1] else f"grad mode is {'on' if grad else 'off'} now"

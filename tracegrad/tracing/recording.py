@@ -91,6 +91,7 @@ class Recording:
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
         self.called: dict[Node, str] = {}  # what transforms call the values that they return
+        self.hooks: list[tuple[str, dict[int, Any], int]] = []  # what registered one on a tensor from outside, the table, and the key there
         self.draws = 0  # random numbers drawn so far
         self.iteration: Node | None = None  # in the body of a loop: where its iteration's random numbers begin in the stream
         self._random: tuple[Node, Node] | None = None
@@ -210,6 +211,11 @@ class Recording:
     def made(self, tensor: Tensor) -> bool:
         """Whether the body made a tensor."""
         return tensor._trace is self or id(tensor) in self.adopted
+
+    def hooks_left(self) -> str:
+        """Take away the hooks that the body left on tensors from outside; what registered the first of them ("": none is left)."""
+        left = [call for call, hooks, key in self.hooks if hooks.pop(key, None) is not None]
+        return left[0] if left else ""
 
     def renew(self, owner: dict[str, Any], name: str, tensor: Tensor) -> None:
         """Put a constant where another tensor was, for good and not as something that the body does."""
