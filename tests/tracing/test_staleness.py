@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import importlib
+import itertools
 import math
 import os
 import random
@@ -696,6 +697,78 @@ def test_a_recording_does_not_mind_what_another_thread_draws_meanwhile():
         return x * 2
 
     assert [seen(f(v(1, 2))) for _ in range(2)] == [[2, 4], [2, 4]]
+
+
+class Counting:
+    __slots__ = ("last",)
+
+    def __init__(self):
+        self.last = 0.0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.last += 1
+        return self.last
+
+
+def doubling():
+    last = 1.0
+    while True:
+        last *= 2
+        yield last
+
+
+def as_many_as_known():
+    known = []
+    while True:
+        known.append(0)
+        yield float(len(known))
+
+
+def delegating():
+    yield from doubling()
+
+
+NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0]
+ITERATORS = {
+    "generator": doubling, "generator with a list": as_many_as_known, "delegating": delegating,
+    "expression": lambda: (x * 2 for x in NUMBERS), "list": lambda: iter(NUMBERS), "map of zip": lambda: map(max, zip(NUMBERS, NUMBERS, strict=True)),
+    "enumerate": lambda: map(max, enumerate(NUMBERS)), "filter": lambda: filter(None, NUMBERS),
+    "cycle": lambda: itertools.cycle([1.0, 2.0]), "chain": lambda: itertools.chain(NUMBERS, NUMBERS), "slots": Counting,
+    "islice": lambda: itertools.islice(NUMBERS, 4),
+    "accumulate": lambda: itertools.accumulate(NUMBERS), "tee": lambda: itertools.tee(NUMBERS)[1],
+    "product": lambda: map(sum, itertools.product(NUMBERS, NUMBERS)), "calls": lambda: iter(iter(NUMBERS).__next__, 9.0),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_that_a_body_advances_is_an_error_and_one_that_others_advance_is_not(name):
+    iterator, plain = ITERATORS[name](), ITERATORS[name]()
+    f = tg.trace(lambda x: x * next(iterator))
+    assert seen(f(v(1))) == [next(plain)]
+    with pytest.raises(tg.TraceError, match="changes Python state that it reads"):
+        f(v(1))
+
+    held = {"batches": ITERATORS[name](), "scale": 3.0}
+    g = tg.trace(lambda x: x * held["scale"])
+    for _ in range(3):
+        assert seen(g(v(1))) == [3]
+        next(held["batches"])
+    assert len(g.compilations) == 1 or name == "slots"       # attributes are watched
+
+
+def test_a_generator_that_calls_a_traced_function_which_names_it():
+    f = tg.trace(lambda x: x * 2 if running is not None else x)
+
+    def steps():
+        for k in range(4):
+            yield seen(f(v(k)))
+
+    running = steps()
+    assert list(running) == [[0], [2], [4], [6]]
+    assert len(f.compilations) == 1
 
 
 SWITCHES = {

@@ -28,8 +28,9 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import every_module, float32_matmul, state, unusual, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.content_guards import difference, mode
 from tracegrad.tracing.fast_replay import with_tensors
-from tracegrad.tracing.guards import ORDERED, GuardSet, difference, in_words, mode
+from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
 from tracegrad.tracing.reachable_names import tensor_names
 from tracegrad.tracing.recording import Recording, path_of
 from tracegrad.tracing.replay import Replay
@@ -165,7 +166,7 @@ class Traced:
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         guard_set = GuardSet(self._fn, objects)
-        before = mode()
+        modes = mode()
         state.trace = recording
         try:
             tracers = self._tracers(recording, flat, labels, guard_set)
@@ -192,11 +193,11 @@ class Traced:
                 guard_set.renew(*renewed)
             self._check_reach(recording, guard_set)
             assigned = guard_set.assigned()
-            change = in_words(guard_set.change())
+            change = in_words(guard_set.change() or guard_set.advanced())
             if assigned and not change:
                 guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
-            change = change or replay.assigned.once or difference(before, mode())
+            change = change or replay.assigned.once or difference(modes, mode())
         finally:
             state.trace = None
             recording.hooks_left()
