@@ -734,7 +734,8 @@ def delegating():
 NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0]
 ITERATORS = {
     "generator": doubling, "generator with a list": as_many_as_known, "delegating": delegating,
-    "expression": lambda: (x * 2 for x in NUMBERS), "list": lambda: iter(NUMBERS), "map of zip": lambda: map(max, zip(NUMBERS, NUMBERS, strict=True)),
+    "expression": lambda: (x * 2 for x in NUMBERS), "list": lambda: iter(NUMBERS),
+    "map of zip": lambda: map(max, zip(NUMBERS, NUMBERS, strict=True)),
     "enumerate": lambda: map(max, enumerate(NUMBERS)), "filter": lambda: filter(None, NUMBERS),
     "cycle": lambda: itertools.cycle([1.0, 2.0]), "chain": lambda: itertools.chain(NUMBERS, NUMBERS), "slots": Counting,
     "islice": lambda: itertools.islice(NUMBERS, 4),
