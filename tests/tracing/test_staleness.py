@@ -699,6 +699,45 @@ def test_a_recording_does_not_mind_what_another_thread_draws_meanwhile():
     assert [seen(f(v(1, 2))) for _ in range(2)] == [[2, 4], [2, 4]]
 
 
+GRADIENTS = {
+    "read after": lambda w, x, g: ((w * x).sum().backward(), g.clone())[1],
+    "read before": lambda w, x, g: (g.clone(), (w * x).sum().backward(), g * 2)[::2],
+    "zeroed": lambda w, x, g: (g.zero_(), (w * x).sum().backward(), w.grad.mul_(2), g + 0, w.grad + 0)[3:],
+    "clipped": lambda w, x, g: ((w * x).sum().backward(), g.mul_(0.5 / (g.norm() + 1)), w.grad.clone())[2],
+    "only read": lambda w, x, g: w.grad + g.sum(),
+    "returned": lambda w, x, g: ((w * x).sum().backward(), w.grad)[1],
+    "set to None": lambda w, x, g: ((w * x).sum().backward(), setattr(w, "grad", None), g * 1)[2],
+    "with create_graph": lambda w, x, g: ((w * w * x).sum().backward(create_graph=True), w.grad.detach() * 1, g * 1)[1:],
+}
+
+
+@pytest.mark.parametrize("how", ["held", "a part", "an argument", "later"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_that_the_function_reaches_otherwise_too(name, how):
+    """What backward adds to w.grad is in the tensor that lies there, and the other way round."""
+    def program(wrap):
+        w, buffer = v(1, 2).requires_grad_(), v(1, 0, 0, 3)
+        w.grad = v(1, 1) if how == "later" else buffer[1:3] if how == "a part" else buffer[:2].clone()
+        held = buffer if how in ("a part", "later") else w.grad
+
+        @wrap
+        def f(w, x, given=None):
+            return GRADIENTS[name](w, x, (held if given is None else given)[:2])
+
+        found = []
+        for k in range(4):
+            if how == "later" and k == 2:
+                w.grad = buffer[1:3]
+            if w.grad is None:
+                w.grad = held if held.shape == w.shape else held[1:3]
+            result = f(w, v(k, 1), w.grad) if how == "an argument" else f(w, v(k, 1))
+            found.append([seen(t) for t in (result if isinstance(result, tuple) else (result,))])
+            found.append((seen(buffer), seen(held), None if w.grad is None else seen(w.grad)))
+        return found
+
+    np.testing.assert_equal(program(tg.trace), program(lambda f: f))
+
+
 class Counting:
     __slots__ = ("last",)
 

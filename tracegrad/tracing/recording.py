@@ -6,8 +6,9 @@ gradients that backward() stored on them, are kept here in an overlay: outside n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -81,6 +82,8 @@ class Recording:
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
         self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
         self.no_grads: list[Source] = []  # tensors whose grad was seen to be None
+        self.reached: Container[int] = ()  # ids of the tensors that the function reaches
+        self.shared_grads: list[tuple[Source, ref[Tensor]]] = []  # tensors whose gradient it reaches otherwise, too, and that gradient
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
         self.constants: dict[tuple[Aval, bytes, Any], Node] = {}  # those that the program holds, by what they are and where
@@ -182,10 +185,14 @@ class Recording:
     def grad_of(self, tensor: Tensor) -> Tensor | None:
         """The gradient of a tensor from outside, as the body sees it."""
         if id(tensor) not in self.grads:
-            present = tensor._grad
+            present: Tensor | None = tensor._grad
             if present is None:
                 self.no_grads.append(self.place(tensor))
                 return None
+            if id(present) in self.reached or id(base := base_of(present)) in self.reached or id(base) in self.places:
+                self.shared_grads.append((self.place(tensor), ref(present)))         # what is written to one has to be seen in the other
+                self.grads[id(tensor)] = (tensor, present)
+                return present
             name = self.names.get(id(tensor))
             node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", self.place(tensor)))
             self.devices[node] = tensor._device

@@ -114,7 +114,8 @@ class Replay:
         )
         # What results are made with.
         self.holders = [(t._device, n.aval, {"aval": n.aval}) for t, n in zip(recipe.tensors, results, strict=True)]
-        used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
+        used = [*recording.sources, *recording.no_grads, *(place for place, _ in recording.shared_grads), *self.effects,
+                *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
         self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, guard_set)
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
@@ -153,8 +154,16 @@ class Replay:
             if at(place, flat)._grad is not None:
                 return "a tensor has a gradient now, and had none",
         for kind, what in self.recording.sources:
-            if kind == "grad" and at(what, flat)._grad is None:
-                return "a tensor has no gradient now, and had one",
+            if kind == "grad":
+                grad = at(what, flat)._grad
+                if grad is None:
+                    return "a tensor has no gradient now, and had one",
+                base, known = base_of(grad), self.guard_set.tensors
+                if id(grad) in known or id(base) in known or any(base is base_of(x) for x in flat if isinstance(x, Tensor)):
+                    return "a tensor's gradient is reached otherwise, too, now",
+        for place, shared in self.recording.shared_grads:
+            if (grad := shared()) is None or at(place, flat)._grad is not grad:
+                return "a tensor has another gradient now",
         if self.guard_set.tensors and reached(flat, self.guard_set) != self.aliases:
             return "other arguments share memory with what the function reaches",
         return self.guard_set.change()
@@ -354,7 +363,9 @@ def _node_in(recording: Recording, tensor: Tensor) -> Node:
 
 
 def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
-    """Whether the gradient in the trace is another value than the one the tensor came with."""
+    """Whether the gradient in the trace is another value than the one the tensor came with, which is not written as what it is."""
+    if grad is tensor._grad:
+        return False
     return not any(
         kind == "grad" and what is tensor and node is grad._n
         for node, (kind, what) in zip(recording.inputs, recording.sources, strict=True)

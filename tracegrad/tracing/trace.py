@@ -166,6 +166,7 @@ class Traced:
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         guard_set = GuardSet(self._fn, objects)
+        recording.reached = guard_set.tensors
         modes = mode()
         state.trace = recording
         try:
