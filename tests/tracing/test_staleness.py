@@ -738,6 +738,35 @@ def test_a_gradient_that_the_function_reaches_otherwise_too(name, how):
     np.testing.assert_equal(program(tg.trace), program(lambda f: f))
 
 
+@pytest.mark.parametrize("how", ["one", "parts", "one later", "parts later", "no longer one"])
+def test_two_tensors_whose_gradients_share_memory(how):
+    def program(wrap):
+        a, b, buffer = v(1, 2).requires_grad_(), v(3, 4).requires_grad_(), v(0, 0, 0)
+
+        def share():
+            a.grad, b.grad = (buffer[:2], buffer[1:]) if "parts" in how else (buffer[:2].clone(),) * 2
+
+        @wrap
+        def f(x):
+            (a * x).sum().backward()
+            (b * x * 2).sum().backward()
+            return a.grad + b.grad
+
+        a.grad, b.grad = v(1, 1), v(2, 2)
+        if "later" not in how:
+            share()
+        found = []
+        for k in range(5):
+            if k == 2 and "l" in how:
+                share()
+                if how == "no longer one":
+                    b.grad = v(7, 7)
+            found.append([seen(t) for t in (f(v(k, 2)), a.grad, b.grad, buffer)])
+        return found
+
+    assert program(tg.trace) == program(lambda f: f)
+
+
 class Counting:
     __slots__ = ("last",)
 

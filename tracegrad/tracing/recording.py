@@ -81,6 +81,7 @@ class Recording:
         self.views: dict[int, tuple[Node, Node]] = {}  # of views from outside: their base's node, and theirs
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
         self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
+        self.owners: dict[int, Tensor] = {}  # id of such a gradient -> the first tensor that has it
         self.no_grads: list[Source] = []  # tensors whose grad was seen to be None
         self.reached: Container[int] = ()  # ids of the tensors that the function reaches
         self.shared_grads: list[tuple[Source, ref[Tensor]]] = []  # tensors whose gradient it reaches otherwise, too, and that gradient
@@ -189,10 +190,17 @@ class Recording:
             if present is None:
                 self.no_grads.append(self.place(tensor))
                 return None
-            if id(present) in self.reached or id(base := base_of(present)) in self.reached or id(base) in self.places:
+            base = base_of(present)
+            if base is not present or id(present) in self.reached or id(present) in self.places:
                 self.shared_grads.append((self.place(tensor), ref(present)))         # what is written to one has to be seen in the other
+                self.lasting |= {id(base): base, id(present): present}
                 self.grads[id(tensor)] = (tensor, present)
                 return present
+            if (other := self.owners.setdefault(id(present), tensor)) is not tensor:
+                self.shared_grads += [(self.place(t), ref(present)) for t in (other, tensor)]
+                self.present[id(tensor)] = self.present[id(other)]
+                self.grads[id(tensor)] = (tensor, self.present[id(other)])
+                return self.present[id(other)]
             name = self.names.get(id(tensor))
             node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", self.place(tensor)))
             self.devices[node] = tensor._device
@@ -218,6 +226,11 @@ class Recording:
     def made(self, tensor: Tensor) -> bool:
         """Whether the body made a tensor."""
         return tensor._trace is self or id(tensor) in self.adopted
+
+    def forget(self) -> None:
+        """Hold no tensor of the call that this was made in any more (but for those reached by reference, which are guarded)."""
+        for table in (self.captured, self.called, self.nodes, self.views, self.grads, self.present, self.owners, self.lasting, self.leaves):
+            table.clear()
 
     def hooks_left(self) -> str:
         """Take away the hooks that the body left on tensors from outside; what registered the first of them ("": none is left)."""

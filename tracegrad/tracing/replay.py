@@ -118,14 +118,7 @@ class Replay:
                 *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
         self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, guard_set)
-        # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
-        recording.captured.clear()
-        recording.called.clear()
-        recording.nodes.clear()
-        recording.views.clear()
-        recording.grads.clear()
-        recording.present.clear()
-        recording.leaves.clear()
+        recording.forget()
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
@@ -153,13 +146,18 @@ class Replay:
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
                 return "a tensor has a gradient now, and had none",
+        gradients: set[int] = set()
+        given: set[int] | None = None
         for kind, what in self.recording.sources:
             if kind == "grad":
                 grad = at(what, flat)._grad
                 if grad is None:
                     return "a tensor has no gradient now, and had one",
-                base, known = base_of(grad), self.guard_set.tensors
-                if id(grad) in known or id(base) in known or any(base is base_of(x) for x in flat if isinstance(x, Tensor)):
+                if id(grad) in gradients or grad._base is not None:
+                    return "a tensor's gradient shares memory now",
+                gradients.add(id(grad))
+                given = {id(base_of(x)) for x in flat if isinstance(x, Tensor)} if given is None else given
+                if id(grad) in self.guard_set.tensors or id(grad) in given:
                     return "a tensor's gradient is reached otherwise, too, now",
         for place, shared in self.recording.shared_grads:
             if (grad := shared()) is None or at(place, flat)._grad is not grad:
