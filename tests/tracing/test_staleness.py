@@ -631,12 +631,6 @@ def a_hook_on_a_leaf_that_is_left(wrap):
     wrap(lambda x: (w.register_post_accumulate_grad_hook(lambda p: None), x * 2)[1])(v(1, 2))
 
 
-@error("retain_grad.*from outside.*call it outside")
-def a_gradient_retained_of_what_is_outside(wrap):
-    h = v(1, 2).requires_grad_() * 2
-    wrap(lambda x, h: (h.retain_grad(), x * 2)[1])(v(1, 2), h)
-
-
 @error("more than 100000 Python objects.*tensor")
 def too_much_to_watch(wrap):
     table = [[i] for i in range(100_001)]

@@ -145,14 +145,11 @@ def run_post_accumulate_hooks(tensors: Sequence[Tensor], create_graph: bool) -> 
 
 
 def retain_grad(tensor: Tensor) -> None:
-    """Make backward store the gradient of this non-leaf tensor in its `grad`, too. TraceError in a trace that did not make it."""
+    """Make backward store the gradient of this non-leaf tensor in its `grad`, too."""
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("retain_grad: the tensor does not require grad")
     if not tensor._is_leaf():
-        if state.trace is not None and not state.trace.made(tensor) and id(tensor) not in retaining:
-            raise TraceError(f"retain_grad: inside @trace ({state.trace.name}) of a tensor from outside, which only the first call would "
-                             "do; call it outside")
         retaining[id(tensor)] = tensor
 
 
