@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import importlib
+import itertools
 import math
 import os
 import random
@@ -591,6 +592,45 @@ def a_seed(wrap):
     wrap(f)(v(1, 2))
 
 
+@error("manual_seed outside")
+def a_seed_that_is_set_already(wrap):
+    @wrap
+    def f(x):
+        tg.manual_seed(3)
+        return x + tg.rand(2)
+
+    tg.manual_seed(3)
+    f(v(1, 2))
+
+
+@error("manual_seed outside")
+def a_seed_in_a_fork(wrap):
+    @wrap
+    def f(x):
+        with tg.random.fork_rng():
+            tg.manual_seed(3)
+            return x + tg.rand(2)
+
+    f(v(1, 2))
+
+
+@error("register_hook of a tensor from outside.*remove")
+def a_hook_that_is_left(wrap):
+    w = v(1, 2).requires_grad_()
+    f = wrap(lambda x: (w.register_hook(lambda g: g * 2), x * 2)[1])
+    try:
+        f(v(1, 2))
+    finally:
+        (w * 1).sum().backward()
+        assert seen(w.grad) == ([2, 2] if f.__class__.__name__ == "function" else [1, 1])
+
+
+@error("register_post_accumulate_grad_hook of a tensor from outside.*remove")
+def a_hook_on_a_leaf_that_is_left(wrap):
+    w = v(1, 2).requires_grad_()
+    wrap(lambda x: (w.register_post_accumulate_grad_hook(lambda p: None), x * 2)[1])(v(1, 2))
+
+
 @error("more than 100000 Python objects.*tensor")
 def too_much_to_watch(wrap):
     table = [[i] for i in range(100_001)]
@@ -626,6 +666,224 @@ def test_a_failed_call_leaves_everything():
     assert tg.rand(1).item() == first
     f(False)
     assert (seen(w), seen(x), seen(w.grad)) == ([2, 4], [2, 2], [2, 2])
+
+
+@pytest.mark.parametrize("drawn_after", [False, True])
+def test_what_a_trace_draws_in_a_fork_of_the_stream_does_not_count(drawn_after):
+    def f(x):
+        with tg.random.fork_rng():
+            y = x + tg.rand(2)
+        return (y, tg.rand(2)) if drawn_after else (y,)
+
+    found = []
+    for g in (f, tg.trace(f)):
+        tg.manual_seed(5)
+        found.append([seen(t) for _ in range(4) for t in (*g(v(1, 2)), tg.rand(1))])
+    assert found[1] == found[0]
+
+
+def test_a_recording_does_not_mind_what_another_thread_draws_meanwhile():
+    @tg.trace
+    def f(x):
+        other = threading.Thread(target=lambda: (tg.manual_seed(1), tg.rand(3).tolist()))
+        other.start()
+        other.join()
+        return x * 2
+
+    assert [seen(f(v(1, 2))) for _ in range(2)] == [[2, 4], [2, 4]]
+
+
+GRADIENTS = {
+    "read after": lambda w, x, g: ((w * x).sum().backward(), g.clone())[1],
+    "read before": lambda w, x, g: (g.clone(), (w * x).sum().backward(), g * 2)[::2],
+    "zeroed": lambda w, x, g: (g.zero_(), (w * x).sum().backward(), w.grad.mul_(2), g + 0, w.grad + 0)[3:],
+    "clipped": lambda w, x, g: ((w * x).sum().backward(), g.mul_(0.5 / (g.norm() + 1)), w.grad.clone())[2],
+    "only read": lambda w, x, g: w.grad + g.sum(),
+    "returned": lambda w, x, g: ((w * x).sum().backward(), w.grad)[1],
+    "set to None": lambda w, x, g: ((w * x).sum().backward(), setattr(w, "grad", None), g * 1)[2],
+    "with create_graph": lambda w, x, g: ((w * w * x).sum().backward(create_graph=True), w.grad.detach() * 1, g * 1)[1:],
+}
+
+
+@pytest.mark.parametrize("how", ["held", "a part", "an argument", "later"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_that_the_function_reaches_otherwise_too(name, how):
+    """What backward adds to w.grad is in the tensor that lies there, and the other way round."""
+    def program(wrap):
+        w, buffer = v(1, 2).requires_grad_(), v(1, 0, 0, 3)
+        w.grad = v(1, 1) if how == "later" else buffer[1:3] if how == "a part" else buffer[:2].clone()
+        held = buffer if how in ("a part", "later") else w.grad
+
+        @wrap
+        def f(w, x, given=None):
+            return GRADIENTS[name](w, x, (held if given is None else given)[:2])
+
+        found = []
+        for k in range(4):
+            if how == "later" and k == 2:
+                w.grad = buffer[1:3]
+            if w.grad is None:
+                w.grad = held if held.shape == w.shape else held[1:3]
+            result = f(w, v(k, 1), w.grad) if how == "an argument" else f(w, v(k, 1))
+            found.append([seen(t) for t in (result if isinstance(result, tuple) else (result,))])
+            found.append((seen(buffer), seen(held), None if w.grad is None else seen(w.grad)))
+        return found
+
+    np.testing.assert_equal(program(tg.trace), program(lambda f: f))
+
+
+@pytest.mark.parametrize("how", ["one", "parts", "one later", "parts later", "no longer one"])
+def test_two_tensors_whose_gradients_share_memory(how):
+    def program(wrap):
+        a, b, buffer = v(1, 2).requires_grad_(), v(3, 4).requires_grad_(), v(0, 0, 0)
+
+        def share():
+            a.grad, b.grad = (buffer[:2], buffer[1:]) if "parts" in how else (buffer[:2].clone(),) * 2
+
+        @wrap
+        def f(x):
+            (a * x).sum().backward()
+            (b * x * 2).sum().backward()
+            return a.grad + b.grad
+
+        a.grad, b.grad = v(1, 1), v(2, 2)
+        if "later" not in how:
+            share()
+        found = []
+        for k in range(5):
+            if k == 2 and "l" in how:
+                share()
+                if how == "no longer one":
+                    b.grad = v(7, 7)
+            found.append([seen(t) for t in (f(v(k, 2)), a.grad, b.grad, buffer)])
+        return found
+
+    assert program(tg.trace) == program(lambda f: f)
+
+
+class Counting:
+    __slots__ = ("last",)
+
+    def __init__(self):
+        self.last = 0.0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.last += 1
+        return self.last
+
+
+def doubling():
+    last = 1.0
+    while True:
+        last *= 2
+        yield last
+
+
+def as_many_as_known():
+    known = []
+    while True:
+        known.append(0)
+        yield float(len(known))
+
+
+def delegating():
+    yield from doubling()
+
+
+NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0]
+ITERATORS = {
+    "generator": doubling, "generator with a list": as_many_as_known, "delegating": delegating,
+    "expression": lambda: (x * 2 for x in NUMBERS), "list": lambda: iter(NUMBERS),
+    "map of zip": lambda: map(max, zip(NUMBERS, NUMBERS, strict=True)),
+    "enumerate": lambda: map(max, enumerate(NUMBERS)), "filter": lambda: filter(None, NUMBERS),
+    "cycle": lambda: itertools.cycle([1.0, 2.0]), "chain": lambda: itertools.chain(NUMBERS, NUMBERS), "slots": Counting,
+    "islice": lambda: itertools.islice(NUMBERS, 4),
+    "accumulate": lambda: itertools.accumulate(NUMBERS), "tee": lambda: itertools.tee(NUMBERS)[1],
+    "product": lambda: map(sum, itertools.product(NUMBERS, NUMBERS)), "calls": lambda: iter(iter(NUMBERS).__next__, 9.0),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_that_a_body_advances_is_an_error_and_one_that_others_advance_is_not(name):
+    iterator, plain = ITERATORS[name](), ITERATORS[name]()
+    f = tg.trace(lambda x: x * next(iterator))
+    assert seen(f(v(1))) == [next(plain)]
+    with pytest.raises(tg.TraceError, match="changes Python state that it reads"):
+        f(v(1))
+
+    held = {"batches": ITERATORS[name](), "scale": 3.0}
+    g = tg.trace(lambda x: x * held["scale"])
+    for _ in range(3):
+        assert seen(g(v(1))) == [3]
+        next(held["batches"])
+    assert len(g.compilations) == 1 or name == "slots"       # attributes are watched
+
+
+def test_a_generator_that_calls_a_traced_function_which_names_it():
+    f = tg.trace(lambda x: x * 2 if running is not None else x)
+
+    def steps():
+        for k in range(4):
+            yield seen(f(v(k)))
+
+    running = steps()
+    assert list(running) == [[0], [2], [4], [6]]
+    assert len(f.compilations) == 1
+
+
+SWITCHES = {
+    "grad mode": (lambda: tg.set_grad_enabled(False), lambda: tg.set_grad_enabled(True)),
+    "default dtype": (lambda: tg.set_default_dtype(tg.float64), lambda: tg.set_default_dtype(tg.float32)),
+    "precision": (lambda: tg.set_float32_matmul_precision("medium"), lambda: tg.set_float32_matmul_precision("highest")),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_body_that_leaves_a_global_switch_changed_is_not_replayed(name, restored):
+    change, restore = SWITCHES[name]
+
+    @tg.trace
+    def f(x):
+        change()
+        y = x * 2
+        if restored:
+            restore()
+        return y
+
+    try:
+        assert seen(f(v(1, 2))) == [2, 4]
+        if not restored:
+            restore()
+            with pytest.raises(tg.TraceError, match=f"f: its body changes Python state.*{name}"):
+                f(v(1, 2))
+    finally:
+        restore()
+    if restored:
+        assert seen(f(v(3, 4))) == [6, 8]
+        assert len(f.compilations) == 1
+
+
+def test_a_hook_that_a_body_registers_and_removes_leaves_those_outside():
+    w = v(1, 2).requires_grad_()
+    w.register_hook(lambda g: g * 3)
+
+    @tg.trace
+    def f(x):
+        handle = w.register_hook(lambda g: g * 2)
+        (w * x).sum().backward()
+        handle.remove()
+        found, w.grad = w.grad, None
+        return found
+
+    for _ in range(2):
+        assert seen(f(v(1, 2))) == [6, 12]
+        (w * 1).sum().backward()
+        assert seen(w.grad) == [3, 3]
+        w.grad = None
 
 
 @pytest.mark.recall

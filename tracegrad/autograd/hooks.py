@@ -78,7 +78,14 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
 
     device, node_ref, owner_ref = tensor._device, weakref.ref(node), weakref.ref(tensor)
     hooks[key] = on_node
+    _note("register_hook", tensor, hooks, key)
     return RemovableHandle(hooks, key)
+
+
+def _note(call: str, tensor: Tensor, hooks: dict[int, Any], key: int) -> None:
+    """A trace wants to know of a hook on a tensor from outside: a replay registers none."""
+    if state.trace is not None and not state.trace.made(tensor):
+        state.trace.hooks.append((call, hooks, key))
 
 
 def _check_replaced(replaced: Aval, gradient: Aval) -> None:
@@ -117,6 +124,7 @@ def _register_at_leaf(tensor: Tensor, hook: Callable[[Tensor], None] | _Accumula
         accumulating[id(tensor)] = tensor
     key = unique()
     tensor._post_hooks[key] = hook
+    _note("register_post_accumulate_grad_hook", tensor, tensor._post_hooks, key)
     return RemovableHandle(tensor._post_hooks, key)
 
 

@@ -27,6 +27,7 @@ class Recorder(Protocol):
     lasting: dict[int, Any]
     freed: set[Any]
     called: dict[Any, str]
+    hooks: list[tuple[str, dict[int, Any], int]]
     draws: int
     iteration: Any
 

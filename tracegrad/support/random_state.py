@@ -27,10 +27,16 @@ class Stream:
     __slots__ = "offset", "seed", "twister"
 
     def __init__(self, seed: int, offset: int = 0) -> None:
-        self.start(seed, offset)
+        self._place(seed, offset)
 
     def start(self, seed: int, offset: int = 0) -> None:
-        """Go on at this place."""
+        """Go on at this place. TraceError of the default stream in a trace, where only the recording would do it."""
+        if state.trace is not None and self is _state:
+            raise TraceError(f"{state.trace.name}: seeds the random numbers, or sets their state, which a replay would not do; call "
+                             "manual_seed outside the traced function")
+        self._place(seed, offset)
+
+    def _place(self, seed: int, offset: int) -> None:
         self.seed, self.offset = seed, offset
         self.twister: Any = None
 
@@ -210,6 +216,14 @@ def set_rng_state(new_state: Any) -> None:
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True, device_type: Any = None) -> Iterator[None]:
     """The default stream is afterwards where it was before (enabled=False: goes on). devices: accepted, as there is one stream."""
+    if state.trace is not None:                             # a trace counts what it draws, and the stream goes on by that in a replay
+        trace, drawn = state.trace, state.trace.draws
+        try:
+            yield
+        finally:
+            if enabled:
+                trace.draws = drawn
+        return
     before = copy.deepcopy(_state.twister) if enabled else None, *get_rng_state()
     try:
         yield

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import operator
 import queue
 import random
 import sys
 import threading
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from tracegrad.support import dtypes
+from tracegrad.support.modes import every_module, float32_matmul, state
 from tracegrad.tensors.tensor import Tensor
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+WALKED = 1000           # objects that are looked at to find out how far an iterator is
 _TOLD = bool, int, str, bytes, type(None)
 _BUFFERS = (bytearray, array.array, memoryview, ctypes.c_int.__mro__[-2])           # the last one: all of ctypes'
 
@@ -43,8 +49,6 @@ def way_to_sum_up(value: Any) -> Callable[[Any], Any] | None:
         return threading.Event.is_set
     if isinstance(value, queue.Queue):
         return _queued
-    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-        return _progress
     return None
 
 
@@ -82,10 +86,48 @@ def _generator_state(g: Any) -> str:
         return repr(g.bit_generator.state if isinstance(g, np.random.Generator) else g.get_state())
 
 
-def _progress(iterator: Any) -> Any:
-    """How far an iterator is, as far as it tells."""
-    frame = getattr(iterator, "gi_frame", None)
-    return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
+def is_bare_iterator(value: Any) -> bool:
+    """Whether this is an iterator that no class of a user's made: it has no attributes, and does not tell how far it is."""
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__") and not hasattr(type(value), "__slots__")
+
+
+def progress(iterator: Any) -> list[Any]:
+    """How far such an iterator is: what it tells, the numbers that it holds, and how far those are that it reads from."""
+    found: list[Any] = []
+    pending = [iterator]
+    met: dict[int, Any] = {}                                # holds what was met: an id is then of one object only
+    while pending and len(met) < WALKED:
+        x = pending.pop()
+        if isinstance(x, SCALARS):
+            found.append(x)
+        elif id(x) not in met:
+            met[id(x)] = x
+            if is_bare_iterator(x):
+                if not getattr(x, "gi_running", False):     # nobody advances one that runs
+                    frame = getattr(x, "gi_frame", None)
+                    found += [operator.length_hint(x, -1), frame and frame.f_lasti, repr(x)]
+                    pending += [*gc.get_referents(x), *_copied(x)]
+            elif type(x) is tuple:
+                pending += x[:WALKED]
+            elif isinstance(x, types.CellType):
+                pending += gc.get_referents(x)
+            elif isinstance(x, (types.BuiltinMethodType, types.MethodWrapperType)):
+                pending.append(x.__self__)
+            elif isinstance(x, (list, dict, set, deque)):
+                found.append(len(x))
+            elif not isinstance(x, (type, types.FunctionType, types.ModuleType, Tensor)):
+                found += [v for v in getattr(x, "__dict__", {}).values() if isinstance(v, SCALARS)]
+    return found
+
+
+def _copied(iterator: Any) -> Sequence[Any]:
+    """What a copy of one of itertools' would be made of, which tells its place. (Python 3.14 copies none any more.)"""
+    if type(iterator).__module__ != "itertools":
+        return ()
+    with suppress(TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(x for part in iterator.__reduce__()[1:] for x in (part if type(part) is tuple else (part,)))
+    return ()
 
 
 def same(a: Any, b: Any) -> bool:
@@ -148,3 +190,22 @@ def _parts(value: Any) -> list[Any] | None:
     except Exception:                                        # (it is the user's code)
         return None
     return [made, getattr(value, "__dict__", None)]
+
+
+def mode() -> tuple[Any, ...]:
+    """What a program depends on beside its arguments and what the function reaches: the recording of derivatives, the default dtype, ..."""
+    return state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
+
+
+def difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+    """What differs between two modes, in words; "" if nothing does."""
+    if before == now:
+        return ""
+    grad, dtype, precision, autocast, *hooks = now
+    if hooks != [*before[4:]]:
+        return "hooks of all modules came or went"
+    if autocast != before[3]:
+        return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
+    if precision != before[2]:
+        return f"the precision of float32 products is {precision!r} now"
+    return f"the default dtype is {dtype} now" if dtype is not before[1] else f"grad mode is {'on' if grad else 'off'} now"

@@ -25,7 +25,7 @@ import optree
 
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.content_guards import SCALARS, alike, members, objects_in, same, way_to_sum_up
+from tracegrad.tracing.content_guards import SCALARS, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
@@ -109,6 +109,7 @@ class GuardSet:
         self._attributes_of: list[tuple[Any, str, Any]] = [] # (object, attribute, what it was), where there is no dictionary to look into
         self._lengths: list[tuple[Any, int]] = []            # of lists and of dictionaries that hold attributes
         self._contents: list[tuple[Any, Callable[[Any], Any], Any]] = []       # (object, how to sum up what it holds, that sum)
+        self._iterators: list[tuple[Any, Any]] = []  # with how far each was
         self._names: set[str] = {"__call__", "forward", "backward"}
         self._dynamic = False                                # some code asks for attributes whose names are not in its text
         self._functions: list[types.FunctionType] = []
@@ -232,6 +233,10 @@ class GuardSet:
             return "a {} holds something else now", type(o).__name__
         return ()
 
+    def advanced(self) -> Change:
+        """An iterator that is further than it was. (A body that does not advance one does not see how far it is: no replay asks.)"""
+        return next((("a {} holds something else now", type(o).__name__) for o, before in self._iterators if progress(o) != before), ())
+
     def lines(self, names: dict[str, Any]) -> list[str]:
         """Lines of a function that returns None where there is a `change`; notes what they name."""
         if self._contents or len(self._items) + len(self._attributes_of) + len(self._lengths) + len(self._absent) > WRITTEN:
@@ -346,6 +351,8 @@ class GuardSet:
             self._found.append(value())
         elif isinstance(value, MappingView):
             self._found.append(getattr(value, "mapping", None))
+        elif is_bare_iterator(value):
+            self._iterators.append((value, progress(value)))
         elif (summed := way_to_sum_up(value)) is not None:
             self._sum(value, summed)
             self._found += objects_in(value)

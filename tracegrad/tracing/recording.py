@@ -6,8 +6,9 @@ gradients that backward() stored on them, are kept here in an overlay: outside n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -80,7 +81,10 @@ class Recording:
         self.views: dict[int, tuple[Node, Node]] = {}  # of views from outside: their base's node, and theirs
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
         self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
+        self.owners: dict[int, Tensor] = {}  # id of such a gradient -> the first tensor that has it
         self.no_grads: list[Source] = []  # tensors whose grad was seen to be None
+        self.reached: Container[int] = ()  # ids of the tensors that the function reaches
+        self.shared_grads: list[tuple[Source, ref[Tensor]]] = []  # tensors whose gradient it reaches otherwise, too, and that gradient
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
         self.constants: dict[tuple[Aval, bytes, Any], Node] = {}  # those that the program holds, by what they are and where
@@ -91,6 +95,7 @@ class Recording:
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
         self.called: dict[Node, str] = {}  # what transforms call the values that they return
+        self.hooks: list[tuple[str, dict[int, Any], int]] = []  # what registered one on a tensor from outside, the table, and the key there
         self.draws = 0  # random numbers drawn so far
         self.iteration: Node | None = None  # in the body of a loop: where its iteration's random numbers begin in the stream
         self._random: tuple[Node, Node] | None = None
@@ -181,10 +186,21 @@ class Recording:
     def grad_of(self, tensor: Tensor) -> Tensor | None:
         """The gradient of a tensor from outside, as the body sees it."""
         if id(tensor) not in self.grads:
-            present = tensor._grad
+            present: Tensor | None = tensor._grad
             if present is None:
                 self.no_grads.append(self.place(tensor))
                 return None
+            base = base_of(present)
+            if base is not present or id(present) in self.reached or id(present) in self.places:
+                self.shared_grads.append((self.place(tensor), ref(present)))         # what is written to one has to be seen in the other
+                self.lasting |= {id(base): base, id(present): present}
+                self.grads[id(tensor)] = (tensor, present)
+                return present
+            if (other := self.owners.setdefault(id(present), tensor)) is not tensor:
+                self.shared_grads += [(self.place(t), ref(present)) for t in (other, tensor)]
+                self.present[id(tensor)] = self.present[id(other)]
+                self.grads[id(tensor)] = (tensor, self.present[id(other)])
+                return self.present[id(other)]
             name = self.names.get(id(tensor))
             node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", self.place(tensor)))
             self.devices[node] = tensor._device
@@ -210,6 +226,16 @@ class Recording:
     def made(self, tensor: Tensor) -> bool:
         """Whether the body made a tensor."""
         return tensor._trace is self or id(tensor) in self.adopted
+
+    def forget(self) -> None:
+        """Hold no tensor of the call that this was made in any more (but for those reached by reference, which are guarded)."""
+        for table in (self.captured, self.called, self.nodes, self.views, self.grads, self.present, self.owners, self.lasting, self.leaves):
+            table.clear()
+
+    def hooks_left(self) -> str:
+        """Take away the hooks that the body left on tensors from outside; what registered the first of them ("": none is left)."""
+        left = [call for call, hooks, key in self.hooks if hooks.pop(key, None) is not None]
+        return left[0] if left else ""
 
     def renew(self, owner: dict[str, Any], name: str, tensor: Tensor) -> None:
         """Put a constant where another tensor was, for good and not as something that the body does."""

@@ -114,17 +114,11 @@ class Replay:
         )
         # What results are made with.
         self.holders = [(t._device, n.aval, {"aval": n.aval}) for t, n in zip(recipe.tensors, results, strict=True)]
-        used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
+        used = [*recording.sources, *recording.no_grads, *(place for place, _ in recording.shared_grads), *self.effects,
+                *(place for place, _ in [*self.grad_effects, *self.leaves]),
                 *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
         self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, guard_set)
-        # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
-        recording.captured.clear()
-        recording.called.clear()
-        recording.nodes.clear()
-        recording.views.clear()
-        recording.grads.clear()
-        recording.present.clear()
-        recording.leaves.clear()
+        recording.forget()
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
@@ -152,9 +146,22 @@ class Replay:
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
                 return "a tensor has a gradient now, and had none",
+        gradients: set[int] = set()
+        given: set[int] | None = None
         for kind, what in self.recording.sources:
-            if kind == "grad" and at(what, flat)._grad is None:
-                return "a tensor has no gradient now, and had one",
+            if kind == "grad":
+                grad = at(what, flat)._grad
+                if grad is None:
+                    return "a tensor has no gradient now, and had one",
+                if id(grad) in gradients or grad._base is not None:
+                    return "a tensor's gradient shares memory now",
+                gradients.add(id(grad))
+                given = {id(base_of(x)) for x in flat if isinstance(x, Tensor)} if given is None else given
+                if id(grad) in self.guard_set.tensors or id(grad) in given:
+                    return "a tensor's gradient is reached otherwise, too, now",
+        for place, shared in self.recording.shared_grads:
+            if (grad := shared()) is None or at(place, flat)._grad is not grad:
+                return "a tensor has another gradient now",
         if self.guard_set.tensors and reached(flat, self.guard_set) != self.aliases:
             return "other arguments share memory with what the function reaches",
         return self.guard_set.change()
@@ -354,7 +361,9 @@ def _node_in(recording: Recording, tensor: Tensor) -> Node:
 
 
 def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
-    """Whether the gradient in the trace is another value than the one the tensor came with."""
+    """Whether the gradient in the trace is another value than the one the tensor came with, which is not written as what it is."""
+    if grad is tensor._grad:
+        return False
     return not any(
         kind == "grad" and what is tensor and node is grad._n
         for node, (kind, what) in zip(recording.inputs, recording.sources, strict=True)

@@ -24,10 +24,11 @@ from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
 from tracegrad.graph.printing import aval_text, returned_names
 from tracegrad.inspection.report import Kernels, explain, kernels
-from tracegrad.support import dtypes, random_state
+from tracegrad.support import dtypes
 from tracegrad.support.modes import every_module, float32_matmul, state, unusual, without_collection
 from tracegrad.tensors.attributes import base_of
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tracing.content_guards import difference, mode
 from tracegrad.tracing.fast_replay import with_tensors
 from tracegrad.tracing.guards import ORDERED, GuardSet, in_words
 from tracegrad.tracing.reachable_names import tensor_names
@@ -107,14 +108,15 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        mode = state.grad, dtypes.get_default_dtype(), float32_matmul[0], state.autocast, *(k for of in every_module.values() for k in of)
-        signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
+        present = mode()
+        signature = (treedef, present, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
             kinds = [type(a).__name__ for a in flat if not isinstance(a, Hashable)]
             raise ArgumentError(f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of "
                                 "tensors and numbers, or objects that hash by identity (@dataclass(eq=False))") from None
+        change = ""
         for replay in candidates:
             if not replay.change(flat):
                 break
@@ -145,9 +147,9 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
             replay.reason = reason
-        usual = mode[3:] == (None,) and not (signature[2] or config.hold)
-        again = replay.short and flat is args and usual and all(map(_simple, signature[3:]))
-        self._latest, self._short, self._held = replay, (replay, *mode) if again else None, flat if config.hold else ()
+        usual = present[3:] == (None,) and not (signature[2] or config.hold)
+        again = not change and replay.short and flat is args and usual and all(map(_simple, signature[3:]))
+        self._latest, self._short, self._held = replay, (replay, *present) if again else None, flat if config.hold else ()
         return replay, flat
 
     @without_collection
@@ -164,7 +166,8 @@ class Traced:
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         guard_set = GuardSet(self._fn, objects)
-        drawn = random_state.get_rng_state()
+        recording.reached = guard_set.tensors
+        modes = mode()
         state.trace = recording
         try:
             tracers = self._tracers(recording, flat, labels, guard_set)
@@ -184,22 +187,21 @@ class Traced:
                     raise TraceError(
                         f"{recording.name}: changes a list or dict among its arguments, which a replay would not do; return the new values"
                     )
-            if random_state.get_rng_state() != drawn:
-                random_state.set_rng_state(drawn)
-                raise TraceError(
-                    f"{recording.name}: seeds the random numbers, which a replay would not do; call manual_seed outside the traced function"
-                )
+            if call := recording.hooks_left():
+                raise TraceError(f"{recording.name}: {call} of a tensor from outside, which a replay would not do; call it outside the "
+                                 "traced function, or remove() the hook in there")
             for renewed in recording.renewed:
                 guard_set.renew(*renewed)
             self._check_reach(recording, guard_set)
             assigned = guard_set.assigned()
-            change = in_words(guard_set.change())
+            change = in_words(guard_set.change() or guard_set.advanced())
             if assigned and not change:
                 guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
-            change = change or replay.assigned.once
+            change = change or replay.assigned.once or difference(modes, mode())
         finally:
             state.trace = None
+            recording.hooks_left()
             guard_set.assigned()                         # what a body that failed had assigned is put back
             for tensor, before in recording.versions.values():
                 tensor._versions = before
@@ -235,14 +237,7 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            grad, dtype, precision, autocast, *hooks = signature[1]
-            if hooks != [*previous[1][4:]]:
-                return "hooks of all modules came or went"
-            if autocast != previous[1][3]:
-                return f"autocast is {f'on, to {autocast.dtype}' if autocast else 'off'} now"
-            if precision != previous[1][2]:
-                return f"the precision of float32 products is {precision!r} now"
-            return f"the default dtype is {dtype} now" if dtype is not previous[1][1] else f"grad mode is {'on' if grad else 'off'} now"
+            return difference(previous[1], signature[1])
         if previous[2] != signature[2]:
             return "other arguments share memory"
         names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]
