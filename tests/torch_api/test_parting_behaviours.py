@@ -251,3 +251,17 @@ def test_polynomials_of_float16_with_float64():
     found = tg.special.hermite_polynomial_h(tg.tensor([0.1], dtype=tg.float16), tg.tensor([3.0], dtype=tg.float64))
     assert found.dtype == tg.float64
     assert np.isnan(nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.tensor([-1.0, 1.0])).item())
+
+
+def test_autocast_is_asked_for_when_torch_amp_is_imported():
+    """The module torch.amp was taken for tracegrad's: an AttributeError."""
+    beside_torch("""
+import torch.amp
+import torch.cuda.amp
+def enabled():
+    with torch.autocast("cpu"):
+        return torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_cpu_enabled(), str(torch.get_autocast_dtype("cpu"))
+say("inside", enabled)
+say("outside", lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_cpu_enabled(), str(torch.get_autocast_cpu_dtype())))
+say("formats", lambda: torch.legacy_contiguous_format is torch.contiguous_format)
+""")

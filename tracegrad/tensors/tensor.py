@@ -90,7 +90,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     # ---------------------------------------------------------------------------------------------- reading and writing
 
-    def _wrap(self, node: Node) -> Tensor:
+    def _tensor_of(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
         if node.needs_grad and not state.grad:
             node = detached(node)
@@ -106,7 +106,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if call.prepared is False:                      # always deferred
             call.uses += 1
             values = call.make(nodes)
-            return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
+            return self._tensor_of(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
         found = arrays_of(call, nodes, device)
         if found is not None and (leaf := call.prepared.leaf) is not None:
             _, aval, attrs = leaf
@@ -115,7 +115,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             made = [holding(device, aval, attrs, None, array) for (_, aval, attrs), array in zip(leaves, found, strict=True)]
             return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)
-        return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
+        return self._tensor_of(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
     def _set_node(self, node: Node) -> None:
         held = node
@@ -237,7 +237,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if state.plain:
             return call(_CAST, (self,), {"dtype": dtype, "weak": False})  # type: ignore[no-any-return]
         with own_nodes():
-            return self._wrap(cast(self._node(), dtype))
+            return self._tensor_of(cast(self._node(), dtype))
 
     def _sent(self, target: Device) -> Tensor:
         """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""
