@@ -198,8 +198,6 @@ def _prepared(call: CachedCall, nodes: Sequence[Node]) -> Any:
     if not (order and all((call.is_read or not n.needs_grad) and n.fn.registered and n.fn.family in EAGER_FAMILIES and not n.aval.weak
                           for n in order)):
         return False
-    total = sum([numpy_time(n) for n in order if n.fn not in _VIEWS])
-    if total > LIMIT + RECORDED * len(order):           # (first: constants of much work are large, and would be computed to be looked at)
-        return False
-    known = all(constant_value(n) is not None for n in call.constants) and all(k >= call.made for k in call.ends)
-    return known and EagerCall(call, made, order)
+    cheap = sum([numpy_time(n) for n in order if n.fn not in _VIEWS]) <= LIMIT + RECORDED * len(order)      # else constants may be large
+    return (cheap and all(k >= call.made for k in call.ends) and all(constant_value(n) is not None for n in call.constants)
+            and EagerCall(call, made, order))
