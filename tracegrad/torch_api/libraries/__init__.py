@@ -17,6 +17,6 @@ def operations(path: Any) -> Mapping[str, Callable[..., Any]]:
     """The operations ("library::op") of the compiled library at path. Raises OSError for one that nothing here stands for."""
     file = Path(path)
     for (package, start), found in _LIBRARIES.items():
-        if file.name.startswith(start) and package in file.parts:
+        if file.name.startswith(start) and (package in file.parts or package in start):
             return found
     raise OSError(f"torch.ops.load_library: {path} has operations that are compiled for torch")
