@@ -12,6 +12,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from tracegrad.errors import ArgumentError
 from tracegrad.support.modes import float32_matmul
 
@@ -137,12 +139,17 @@ class Mps(Backend):
         return False
 
 
+_CAPABILITIES = {"AVX512": ("X86_V4", "AVX512_SKX"), "AVX2": ("X86_V3", "AVX2")}      # as NumPy's releases name them
+
+
 class Cpu(Backend):
     """The processor."""
 
     def get_cpu_capability(self) -> str:
-        """"DEFAULT": the driver chooses instructions."""
-        return "DEFAULT"
+        """What the processor has, by torch's names: "AVX512", "AVX2" or "DEFAULT". (Of which the driver chooses instructions.)"""
+        simd = np.show_config(mode="dicts")["SIMD Extensions"]
+        has = {*simd.get("baseline", ()), *simd.get("found", ())}
+        return next((name for name, ways in _CAPABILITIES.items() if not has.isdisjoint(ways)), "DEFAULT")
 
 
 class Mha(Backend):

@@ -449,3 +449,19 @@ def test_attention_is_computed_when_it_is_called():
         found = attend(q, k, v)
     assert held(found._n.value) is not None
     np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_constants_of_large_work_are_not_computed(monkeypatch):
+    """Large random numbers are made of a range, which was computed to see whether NumPy does the work (on "meta", too)."""
+    asked = []
+    value = eager_executor.constant_value
+
+    def noted(node, depth=0):
+        asked.append(node.aval.size)
+        return value(node, depth)
+
+    monkeypatch.setattr(eager_executor, "constant_value", noted)
+    for device in (None, "meta"):
+        for _ in range(3):
+            tg.rand(1 << 20, device=device)
+    assert max(asked, default=0) < 1 << 20

@@ -106,7 +106,7 @@ def test_full_backward_hooks_in_a_trace_and_of_several_outputs():
 
     hooked = gradient(x).detach().numpy()
     traced = tg.trace(gradient)(x).detach().numpy()
-    layer._hooks.clear()
+    layer._tg_hooks.clear()
     np.testing.assert_allclose(hooked, 3 * gradient(x).detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(traced, hooked, rtol=1e-5)
 
@@ -509,3 +509,30 @@ def test_a_users_loss_has_its_own_arguments_by_position():
     assert (other.chosen, other.weight, other.reduction) == (None, 3.0, "mean")
     with pytest.warns(UserWarning, match="size_average"):
         assert nn.MSELoss(False).reduction == "sum"            # torch's older arguments, of its own losses
+
+
+@pytest.mark.parametrize("name", sorted({name for name in (*dir(nn.Module), *vars(nn.Module())) if name.startswith("_tg_")}))
+def test_modules_have_names_of_their_own(name):
+    """A program's module may have any attribute and method that torch's Module does not have, as _hooks and _get."""
+    def build(self):
+        nn.Module.__init__(self)
+        self.layer = nn.Linear(2, 2)
+        setattr(self, name.removeprefix("_tg"), [])
+
+    methods = {"__init__": build, "forward": lambda self, x: self.layer(x)}
+    def build_only(self):
+        nn.Module.__init__(self)
+        self.layer = nn.Linear(2, 2)
+
+    for more in ({}, {name.removeprefix("_tg"): lambda self: 1, "__init__": build_only}):
+        model = type("Model", (nn.Module,), {**methods, **more})()
+        handle = model.register_forward_hook(lambda module, args, result: result * 2)
+        model.load_state_dict(model.state_dict())
+        x = tg.ones(1, 2)
+        np.testing.assert_allclose(model(x).numpy(force=True), 2 * model.layer(x).numpy(force=True))
+        handle.remove()
+        assert model.double().get_parameter("layer.weight").dtype == np.float64
+        assert "(layer): Linear" in repr(model)
+        model.register_buffer("more", x)
+        del model.layer
+        assert getattr(model, name.removeprefix("_tg")) == [] or more

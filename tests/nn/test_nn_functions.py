@@ -581,6 +581,14 @@ SPATIAL = {
         IMAGE,
         gradient=1,
     ),
+    "interpolate: lanczos": Case(
+        lambda t, F, x: (
+            F.interpolate(x, (3, 16), mode="lanczos", antialias=True),
+            F.interpolate(x, scale_factor=0.4, mode="lanczos", antialias=True),
+        ),
+        IMAGE,
+        gradient=1,
+    ),
     "upsample": Case(
         lambda t, F, x: (F.upsample(x, scale_factor=2), F.upsample_bilinear(x, size=(9, 9)), F.upsample_nearest(x, size=9)),
         IMAGE,

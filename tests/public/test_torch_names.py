@@ -389,7 +389,24 @@ def test_dtypes_that_are_wider_inside() -> None:
     np.testing.assert_array_equal(functional.interpolate(picture, scale_factor=2).numpy(), picture.numpy().repeat(2, 2).repeat(2, 3))
     assert functional.interpolate(picture, (3, 7), mode="nearest-exact").dtype == np.uint8
     with pytest.raises(tg.DTypeError, match="interpolate: mode 'bilinear' takes a float tensor"):
-        functional.interpolate(picture, 3, mode="bilinear")
+        functional.interpolate(picture.to(tg.int32), 3, mode="bilinear")
+
+
+def test_bytes_are_resampled_with_whole_weights() -> None:
+    """What torch gives for these bytes: sums rounded to bytes along W, then along H."""
+    x = tg.tensor((np.arange(2 * 5 * 6, dtype=np.uint32) ** 2 * 37 % 256).astype(np.uint8).reshape(1, 2, 5, 6))
+    wanted = {
+        ("bilinear", False): [[39, 31, 48, 94, 146, 125, 117, 133], [175, 100, 110, 197, 169, 189, 173, 123]],
+        ("bilinear", True): [[78, 59, 68, 106, 133, 104, 109, 151], [157, 103, 106, 162, 148, 136, 135, 143]],
+        ("bicubic", False): [[25, 11, 32, 95, 158, 140, 117, 125], [188, 76, 96, 222, 175, 221, 196, 106]],
+        ("bicubic", True): [[78, 54, 60, 104, 137, 96, 104, 156], [166, 100, 100, 169, 149, 133, 134, 144]],
+        ("lanczos", True): [[82, 55, 55, 107, 141, 93, 103, 160], [174, 101, 95, 171, 153, 130, 133, 146]],
+    }
+    for (mode, antialias), values in wanted.items():
+        for call in (functional.interpolate, tg.trace(functional.interpolate)):
+            found = call(x, (2, 8), mode=mode, antialias=antialias)
+            assert found.dtype == np.uint8
+            assert found[0, 0].tolist() == values
 
 
 @pytest.mark.usefixtures("on_numpy")

@@ -304,3 +304,21 @@ def refused():
         return True
 say("refused", refused)
 """)
+
+
+def test_subclasses_with_a_method_of_their_own_named_wrap():
+    """torchvision's BoundingBoxes has one."""
+    beside_torch("""
+class Boxes(torch.Tensor):
+    @classmethod
+    def _wrap(cls, tensor, *, format):
+        found = tensor.as_subclass(cls)
+        found.format = format
+        return found
+boxes = Boxes._wrap(torch.arange(8.0).reshape(2, 4), format="XYXY")
+def kinds():
+    return [type(x).__name__ for x in (boxes + 1, boxes.clone(), boxes.to(torch.float64), boxes[0], torch.cat([boxes, boxes]))]
+say("kinds", kinds)
+say("format", lambda: boxes.format)
+say("values", lambda: (boxes.double() * 2).tolist())
+""")

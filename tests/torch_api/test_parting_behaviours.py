@@ -251,3 +251,54 @@ def test_polynomials_of_float16_with_float64():
     found = tg.special.hermite_polynomial_h(tg.tensor([0.1], dtype=tg.float16), tg.tensor([3.0], dtype=tg.float64))
     assert found.dtype == tg.float64
     assert np.isnan(nn.functional.gaussian_nll_loss(tg.ones(2), tg.zeros(2), tg.tensor([-1.0, 1.0])).item())
+
+
+def test_autocast_is_asked_for_when_torch_amp_is_imported():
+    """The module torch.amp was taken for tracegrad's: an AttributeError."""
+    beside_torch("""
+import torch.amp
+import torch.cuda.amp
+def enabled():
+    with torch.autocast("cpu"):
+        return [torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_cpu_enabled(),
+                str(torch.get_autocast_dtype("cpu"))]
+say("inside", enabled)
+say("outside", lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_cpu_enabled(), str(torch.get_autocast_cpu_dtype())))
+say("formats", lambda: torch.legacy_contiguous_format is torch.contiguous_format)
+""")
+
+
+def test_optimizers_of_programs_have_names_of_their_own():
+    """_hooks, _prepare and the like were names of tracegrad's Optimizer: errors."""
+    beside_torch("""
+from torch import optim
+class Mine(optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+        self._hooks, self._made, self._saved = [], None, 0
+    def _prepare(self, group):
+        self._saved += 1
+    def _load(self):
+        return 1
+    def _changed(self):
+        return 2
+    def _unused(self):
+        return 3
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            self._prepare(group)
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-group["lr"])
+                self.state[p]["seen"] = torch.ones(1)
+def trained():
+    p = torch.nn.Parameter(torch.ones(2))
+    opt, calls = Mine([p], 0.25), []
+    opt.register_step_post_hook(lambda *_: calls.append(1))
+    (p * p).sum().backward()
+    opt.step()
+    opt.load_state_dict(opt.state_dict())
+    opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    return p, opt._saved, opt._hooks, len(calls), len(opt.param_groups), list(opt.state[p])
+say("trained", trained)
+""")

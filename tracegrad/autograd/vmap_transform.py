@@ -181,7 +181,7 @@ def _joined(pieces: Sequence[Any], place: int) -> Any:
     if _maps_itself(pieces[0]):
         return joins[-1](pieces, place % pieces[0].ndim)
     nodes = [t._node() for t in pieces]
-    return pieces[0]._wrap(concat(nodes, place % len(nodes[0].shape)))
+    return pieces[0]._tensor_of(concat(nodes, place % len(nodes[0].shape)))
 
 
 def example_of(scope: Examples, x: Tensor, dim: int) -> Tensor:

@@ -86,7 +86,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     operands_ = [*nodes, *outer]
     results = choose(chosen, function_of([*yes[0], *outer], [a for a, _ in pairs]),
                      function_of([*no[0], *outer], [b for _, b in pairs]), operands_)
-    return optree.tree_unflatten(yes[2], [pred._wrap(r) for r in results])
+    return optree.tree_unflatten(yes[2], [pred._tensor_of(r) for r in results])
 
 
 def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> list[Node]:

@@ -420,7 +420,7 @@ def unstack(x: Tensor) -> list[Tensor]:
     if node.needs_grad and raw:
         call = bind(_UNSTACK, (*raw, node), {})
         raw = [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) for i, r in enumerate(raw)]
-    return [x._wrap(r) for r in raw]
+    return [x._tensor_of(r) for r in raw]
 
 
 class Unstack(CustomCall):

@@ -105,8 +105,8 @@ class DetectedLoop:
                                        self.reverse)
             both = [(reshape(y, (1, *y.shape)), stack) for y, stack in zip(first, stacks, strict=True)]
             stacks = [concat([s, y] if self.reverse else [y, s], 0) for y, s in both]
-        return ([x if n is x._node() else x._wrap(n) for x, n in zip(carry, lasts, strict=True)],
-                [y._wrap(n) for y, n in zip(ys, stacks, strict=True)])
+        return ([x if n is x._node() else x._tensor_of(n) for x, n in zip(carry, lasts, strict=True)],
+                [y._tensor_of(n) for y, n in zip(ys, stacks, strict=True)])
 
 
 def _before(iteration: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:

@@ -204,6 +204,6 @@ def _prepared(call: CachedCall, nodes: Sequence[Node]) -> Any:
     if not (order and all((call.is_read or not n.needs_grad) and n.fn.registered and n.fn.family in EAGER_FAMILIES and not n.aval.weak
                           for n in order)):
         return False
-    known = all(constant_value(n) is not None for n in call.constants) and all(k >= call.made for k in call.ends)
-    total = sum([numpy_time(n) for n in order if n.fn not in _VIEWS])
-    return EagerCall(call, made, order) if known and total <= LIMIT + RECORDED * len(order) else False
+    cheap = sum([numpy_time(n) for n in order if n.fn not in _VIEWS]) <= LIMIT + RECORDED * len(order)      # else constants may be large
+    return (cheap and all(k >= call.made for k in call.ends) and all(constant_value(n) is not None for n in call.constants)
+            and EagerCall(call, made, order))

@@ -222,7 +222,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             if numbers and x in operands and dtypes.is_float(x.dtype) and not dtypes.is_half(x.dtype):     # (which may round it: `_lost`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
                 learn(memo, generic_key, [x, *numbers], twin)
-    return wrapper._wrap(node)
+    return wrapper._tensor_of(node)
 
 
 def _lost(a: Any, half: DType) -> bool:

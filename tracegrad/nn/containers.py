@@ -124,7 +124,7 @@ class ModuleList(_Numbered):
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
 
-    def _described(self) -> Iterator[tuple[str, str]]:
+    def _tg_described(self) -> Iterator[tuple[str, str]]:
         texts = [repr(module) for module in self]
         first = 0
         for i, text in enumerate(texts):

@@ -18,14 +18,14 @@ class RemovableHandle:
     """What registering a hook returns: `remove()` takes the hook away; as a context manager, at the end of the block."""
 
     def __init__(self, hooks: dict[str, dict[int, Any]], kind: str) -> None:
-        self._hooks, self._kind, self.id = hooks, kind, next(_numbers)
+        self._tg_hooks, self._kind, self.id = hooks, kind, next(_numbers)
 
     def remove(self) -> None:
         """Take the hook away; a second time does nothing."""
-        of_kind = self._hooks.get(self._kind, {})
+        of_kind = self._tg_hooks.get(self._kind, {})
         of_kind.pop(self.id, None)
         if not of_kind:
-            self._hooks.pop(self._kind, None)
+            self._tg_hooks.pop(self._kind, None)
 
     def __enter__(self) -> RemovableHandle:
         return self
@@ -117,36 +117,36 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
 class Hooked:
     """The base of `Module` that has its hooks. A handle's remove() takes a hook away."""
 
-    _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
+    _tg_hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
     if TYPE_CHECKING:
         forward: Callable[..., Any]
 
     # Torch's names of them, by which programs ask whether there are some, and take all away.
-    _forward_pre_hooks = property(lambda self: self._hooks.get("forward_pre", {}))
-    _forward_hooks = property(lambda self: self._hooks.get("forward", {}))
-    _backward_pre_hooks = property(lambda self: self._hooks.get("backward_pre", {}))
-    _backward_hooks = property(lambda self: self._hooks.get("backward", {}))
+    _forward_pre_hooks = property(lambda self: self._tg_hooks.get("forward_pre", {}))
+    _forward_hooks = property(lambda self: self._tg_hooks.get("forward", {}))
+    _backward_pre_hooks = property(lambda self: self._tg_hooks.get("backward_pre", {}))
+    _backward_hooks = property(lambda self: self._tg_hooks.get("backward", {}))
 
-    def _all_hooks(self, kind: str) -> list[tuple[int, Any]]:
+    def _tg_all_hooks(self, kind: str) -> list[tuple[int, Any]]:
         """Those of all modules and this one's own, by number."""
-        return [*every_module.get(kind, {}).items(), *self._hooks.get(kind, {}).items()]
+        return [*every_module.get(kind, {}).items(), *self._tg_hooks.get(kind, {}).items()]
 
-    def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _tg_call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
         called: set[int] = set()
         result: Any = None
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal result
             result = self.forward(*args, **kwargs)
-            for key, (hook, with_kwargs, _) in self._all_hooks("forward"):
+            for key, (hook, with_kwargs, _) in self._tg_all_hooks("forward"):
                 called.add(key)
                 given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
                 result = result if given is None else given
             return result
 
         try:
-            before, after = ([hook for _, hook in self._all_hooks(kind)] for kind in ("backward_pre", "backward"))
-            for _, (hook, with_kwargs) in self._all_hooks("forward_pre"):
+            before, after = ([hook for _, hook in self._tg_all_hooks(kind)] for kind in ("backward_pre", "backward"))
+            for _, (hook, with_kwargs) in self._tg_all_hooks("forward_pre"):
                 given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
                 if given is not None and with_kwargs:
                     if not isinstance(given, tuple) or len(given) != 2:
@@ -157,13 +157,13 @@ class Hooked:
                     args = given if isinstance(given, tuple) else (given,)
             return around_backward(self, forward, args, kwargs, before, after)
         except Exception:
-            for key, (hook, with_kwargs, always) in self._all_hooks("forward"):
+            for key, (hook, with_kwargs, always) in self._tg_all_hooks("forward"):
                 if always and key not in called:
                     hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
             raise
 
-    def _hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
-        return register(self._hooks, kind, what, prepend)
+    def _tg_hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
+        return register(self._tg_hooks, kind, what, prepend)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
@@ -173,7 +173,7 @@ class Hooked:
 
         >>> handle = nn.Linear(2, 2).register_forward_pre_hook(lambda module, args: (args[0] * 2,))
         """
-        return self._hook("forward_pre", (hook, with_kwargs), prepend)
+        return self._tg_hook("forward_pre", (hook, with_kwargs), prepend)
 
     def register_forward_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
                               always_call: bool = False) -> RemovableHandle:
@@ -183,11 +183,11 @@ class Hooked:
 
         >>> handle = nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output.relu())
         """
-        return self._hook("forward", (hook, with_kwargs, always_call), prepend)
+        return self._tg_hook("forward", (hook, with_kwargs, always_call), prepend)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call hook(module, grad_output) when the gradients of the outputs, a tuple, are known; what it returns replaces them."""
-        return self._hook("backward_pre", hook, prepend)
+        return self._tg_hook("backward_pre", hook, prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call hook(module, grad_input, grad_output) when the gradients of the inputs are known; what it returns replaces grad_input.
@@ -195,23 +195,23 @@ class Hooked:
         Both are tuples, one for each positional argument and each output; None stands for what has no gradient. Tensors that arguments and
         outputs hold in dictionaries or as keywords are not looked at.
         """
-        return self._hook("backward", hook, prepend)
+        return self._tg_hook("backward", hook, prepend)
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call hook(module, prefix, keep_vars) before `state_dict` collects what there is."""
-        return self._hook("state_pre", hook, False)
+        return self._tg_hook("state_pre", hook, False)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call hook(module, state_dict, prefix, local_metadata), which may change the dictionary, at the end of `state_dict`."""
-        return self._hook("state", hook, False)
+        return self._tg_hook("state", hook, False)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) before `load_state_dict`
 
         looks at what it was given: a copy of the dictionary, in which the hook may rename, add and remove entries.
         """
-        return self._hook("load_pre", hook, False)
+        return self._tg_hook("load_pre", hook, False)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call hook(module, incompatible_keys) when `load_state_dict` has compared names; keys that it takes out of the lists count not."""
-        return self._hook("load", hook, False)
+        return self._tg_hook("load", hook, False)

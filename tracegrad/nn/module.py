@@ -51,7 +51,8 @@ class Module(Hooked, TorchMethods, Named):
     """
 
     _trace_all_attributes = True
-    _optional: ClassVar[Mapping[str, int]] = {}         # what state dicts may lack that are older than this version of the class
+    # Names that torch's class does not have begin with _tg_, as programs give their own modules names like _hooks and _get.
+    _tg_optional: ClassVar[Mapping[str, int]] = {}      # what state dicts may lack that are older than this version of the class
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -68,7 +69,7 @@ class Module(Hooked, TorchMethods, Named):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if unusual[0] and state.trace is not None:
             return called_in_trace(self, args, kwargs)
-        return self._call_hooked(args, kwargs) if self._hooks or every_module else self.forward(*args, **kwargs)
+        return self._tg_call_hooked(args, kwargs) if self._tg_hooks or every_module else self.forward(*args, **kwargs)
 
     _call_impl = _wrapped_call_impl = __call__              # torch's names of it
 
@@ -79,13 +80,13 @@ class Module(Hooked, TorchMethods, Named):
         if isinstance(value, (Parameter, Module, Buffer)) and "_parameters" not in own:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
         if isinstance(value, Parameter):
-            self._forget(name, self._parameters)
+            self._tg_forget(name, self._parameters)
             self.register_parameter(name, value)            # programs replace it, to make parameters without values
         elif isinstance(value, Module):
-            self._forget(name, self._modules)
+            self._tg_forget(name, self._modules)
             self._modules[name] = as_registered("module", self, name, value)
         elif isinstance(value, Buffer):
-            self._forget(name, self._buffers)
+            self._tg_forget(name, self._buffers)
             self.register_buffer(name, value, value.persistent)
         elif name in own.get("_parameters", ()):
             if value is not None:
@@ -118,13 +119,13 @@ class Module(Hooked, TorchMethods, Named):
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        if not self._forget(name):
+        if not self._tg_forget(name):
             object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
-    def _forget(self, name: str, but: Any = None) -> bool:
+    def _tg_forget(self, name: str, but: Any = None) -> bool:
         """Remove `name` wherever it is kept, but for the table where it is about to be replaced (in its place); whether it was kept."""
         kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table and table is not but]
         for table in kept:
@@ -133,14 +134,14 @@ class Module(Hooked, TorchMethods, Named):
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Make `param` an attribute; None keeps its place."""
-        self._name_is_free("register_parameter", name, "_parameters")
+        self._tg_name_is_free("register_parameter", name, "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
                                 "nn.Parameter(tensor) makes one")
-        self._forget(name, self._parameters)
+        self._tg_forget(name, self._parameters)
         self._parameters[name] = param if param is None else as_registered("parameter", self, name, param)
 
-    def _name_is_free(self, call: str, name: str, table: str) -> None:
+    def _tg_name_is_free(self, call: str, name: str, table: str) -> None:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"{call}: a name must be a text without a dot, got {type_name(name)}")
         if not name or "." in name:
@@ -150,19 +151,19 @@ class Module(Hooked, TorchMethods, Named):
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make `tensor` an attribute that moves and is saved with the module (unless not persistent) but is not trained."""
-        self._name_is_free("register_buffer", name, "_buffers")
+        self._tg_name_is_free("register_buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
-        self._forget(name, self._buffers)
+        self._tg_forget(name, self._buffers)
         self._buffers[name] = as_registered("buffer", self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Make `module` an attribute under a computed name. Raises ArgumentError if it is no Module or the name is taken."""
-        self._name_is_free("add_module", name, "_modules")
+        self._tg_name_is_free("add_module", name, "_modules")
         if module is not None and not isinstance(module, Module):
             raise ArgumentError(f"add_module: {type(self).__name__}.{name} must be a Module or None, got {type(module).__name__}")
-        self._forget(name, self._modules)
+        self._tg_forget(name, self._modules)
         self._modules[name] = as_registered("module", self, name, module)
 
     register_module = add_module
@@ -244,13 +245,13 @@ class Module(Hooked, TorchMethods, Named):
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter with a dotted name. Raises AttributeError if there is none."""
-        return self._get("get_parameter", "_parameters", target)  # type: ignore[no-any-return]
+        return self._tg_get("get_parameter", "_parameters", target)  # type: ignore[no-any-return]
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer with a dotted name. Raises AttributeError if there is none."""
-        return self._get("get_buffer", "_buffers", target)  # type: ignore[no-any-return]
+        return self._tg_get("get_buffer", "_buffers", target)  # type: ignore[no-any-return]
 
-    def _get(self, call: str, table: str, target: str) -> Any:
+    def _tg_get(self, call: str, table: str, target: str) -> Any:
         path, _, name = target.rpartition(".")
         found = vars(self.get_submodule(path))[table].get(name)
         if found is None:
@@ -297,9 +298,9 @@ class Module(Hooked, TorchMethods, Named):
 
         Only float tensors change dtype. The Parameter objects stay the same, so an optimizer made before keeps working.
         """
-        return self._moved(*args, **kwargs)
+        return self._tg_moved(*args, **kwargs)
 
-    def _moved(self: M, *args: Any, **kwargs: Any) -> M:
+    def _tg_moved(self: M, *args: Any, **kwargs: Any) -> M:
         """What `to` does, for methods that do not call it: programs replace `to`, and call these."""
         if state.trace is not None:
             raise ArgumentError(f"to: a module cannot be moved inside @trace ({state.trace.name}); do it outside")
@@ -316,23 +317,23 @@ class Module(Hooked, TorchMethods, Named):
 
     def float(self: M) -> M:
         """All float parameters and buffers as float32; returns self."""
-        return self._moved("float32")
+        return self._tg_moved("float32")
 
     def double(self: M) -> M:
         """All float parameters and buffers as float64; returns self."""
-        return self._moved("float64")
+        return self._tg_moved("float64")
 
     def half(self: M) -> M:
         """All float parameters and buffers as float16; returns self."""
-        return self._moved("float16")
+        return self._tg_moved("float16")
 
     def bfloat16(self: M) -> M:
         """All float parameters and buffers as bfloat16; returns self."""
-        return self._moved("bfloat16")
+        return self._tg_moved("bfloat16")
 
     def type(self: M, dst_type: Any) -> M:
         """All float parameters and buffers as dst_type; returns self."""
-        return self._moved(dtype=dst_type)
+        return self._tg_moved(dtype=dst_type)
 
     # ----------------------------------------------------------------------------------------------- saving and loading
 
@@ -360,17 +361,17 @@ class Module(Hooked, TorchMethods, Named):
         metadata = {"version": self._version}
         if hasattr(found, "_metadata"):
             found._metadata[prefix[:-1]] = metadata
-        for hook in list(self._hooks.get("state_pre", {}).values()):
+        for hook in list(self._tg_hooks.get("state_pre", {}).values()):
             hook(self, prefix, keep_vars)
         self._save_to_state_dict(found, prefix, keep_vars)
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        for hook in list(self._hooks.get("state", {}).values()):
+        for hook in list(self._tg_hooks.get("state", {}).values()):
             hook(self, found, prefix, metadata)
         return found
 
-    def _own_state(self, start: str) -> Iterator[tuple[str, Any]]:
+    def _tg_own_state(self, start: str) -> Iterator[tuple[str, Any]]:
         """What is saved of this module alone, with the names that it is saved by."""
         for table in (self._parameters, self._buffers):
             for name, tensor in table.items():
@@ -379,7 +380,7 @@ class Module(Hooked, TorchMethods, Named):
         if type(self).get_extra_state is not Module.get_extra_state:
             yield f"{start}_extra_state", self.get_extra_state()
 
-    def _before_loading(self, given: Mapping[str, Any]) -> None:
+    def _tg_before_loading(self, given: Mapping[str, Any]) -> None:
         """Called with the values that are about to be loaded into this module, by its own names for them: lazy ones take their shapes."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> LoadResult:
@@ -396,7 +397,7 @@ class Module(Hooked, TorchMethods, Named):
         metadata = getattr(state_dict, "_metadata", None) or {}                 # of what `state_dict` gave; none of a plain dict
         places = [(f"{path}." if path else "", module) for path, module in self.named_modules(remove_duplicate=False)]
         for start, module in places:
-            hooks = list(module._hooks.get("load_pre", {}).values())
+            hooks = list(module._tg_hooks.get("load_pre", {}).values())
             if hooks or type(module)._load_from_state_dict is not Module._load_from_state_dict:
                 mine = {k: v for k, v in values.items() if k.startswith(start)}         # its own and its parts', as torch hands them
                 local = {**metadata.get(start[:-1], {}), **({"assign_to_params_buffers": True} if assign else {})}
@@ -405,15 +406,15 @@ class Module(Hooked, TorchMethods, Named):
                 module._load_from_state_dict(mine, start, local, strict, *result, errors)
                 values = {**{k: v for k, v in values.items() if not k.startswith(start)},
                           **{k: v for k, v in mine.items() if k.startswith(start)}}
-            module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
-        own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
+            module._tg_before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
+        own = {name: tensor for start, module in places for name, tensor in module._tg_own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}
-        optional = {start + name for start, module in places for name, since in module._optional.items()
+        optional = {start + name for start, module in places for name, since in module._tg_optional.items()
                     if (metadata.get(start[:-1], {}).get("version") or 0) < since}
         result.missing_keys.extend(k for k in (*own, *extra) if k not in values and k not in optional)
         result.unexpected_keys.extend(k for k in values if k not in own and k not in extra)
         for _, module in reversed(places):
-            for hook in list(module._hooks.get("load", {}).values()):
+            for hook in list(module._tg_hooks.get("load", {}).values()):
                 hook(module, result)
         if strict and (result.missing_keys or result.unexpected_keys):
             both = (("missing", result.missing_keys), ("unexpected", result.unexpected_keys))
@@ -454,12 +455,12 @@ class Module(Hooked, TorchMethods, Named):
 
     def __repr__(self) -> str:
         lines = [line for line in self.extra_repr().split("\n") if line]
-        children = [f"({name}): " + text.replace("\n", "\n  ") for name, text in self._described()]
+        children = [f"({name}): " + text.replace("\n", "\n  ") for name, text in self._tg_described()]
         if not children and len(lines) <= 1:
             return f"{self._get_name()}({''.join(lines)})"
         return "\n".join([f"{self._get_name()}(", *(f"  {line}" for line in [*lines, *children]), ")"])
 
-    def _described(self) -> Iterator[tuple[str, str]]:
+    def _tg_described(self) -> Iterator[tuple[str, str]]:
         """The modules directly below, as text."""
         return ((name, repr(child)) for name, child in self._modules.items())
 

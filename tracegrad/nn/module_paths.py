@@ -35,7 +35,7 @@ def called_in_trace(module: Module, args: Any, kwargs: Any) -> Any:
     path = _path(module)
     _RUNNING.modules.append((module, path))
     try:
-        result = module._call_hooked(args, kwargs) if module._hooks or every_module else module.forward(*args, **kwargs)
+        result = module._tg_call_hooked(args, kwargs) if module._tg_hooks or every_module else module.forward(*args, **kwargs)
     finally:
         _RUNNING.modules.pop()
     _mark(path, _nodes(result), {*_nodes((args, kwargs))})

@@ -19,7 +19,7 @@ M = TypeVar("M", bound="TorchMethods")
 
 def empty_tables() -> dict[str, Any]:
     """What a module keeps its parts in, before it has any."""
-    return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_non_persistent_buffers_set": set(), "_hooks": {}}
+    return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_non_persistent_buffers_set": set(), "_tg_hooks": {}}
 
 
 class TorchMethods:
@@ -32,8 +32,8 @@ class TorchMethods:
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
     if TYPE_CHECKING:
-        _moved: Callable[..., Any]
-        _own_state: Callable[..., Any]
+        _tg_moved: Callable[..., Any]
+        _tg_own_state: Callable[..., Any]
         modules: Callable[[], Iterator[Any]]
         children: Callable[[], Iterator[Any]]
         forward: Callable[..., Any]
@@ -44,12 +44,12 @@ class TorchMethods:
 
     def cpu(self: M) -> M:
         """Move parameters and buffers to the CPU; returns self."""
-        self._moved("cpu")
+        self._tg_moved("cpu")
         return self
 
     def cuda(self: M, device: Any = None) -> M:
         """Move parameters and buffers to the GPU, whoever made it; returns self. Raises DeviceError where there is none."""
-        self._moved("gpu" if device is None or isinstance(device, int) else device)
+        self._tg_moved("gpu" if device is None or isinstance(device, int) else device)
         return self
 
     xpu = cuda
@@ -101,7 +101,7 @@ class TorchMethods:
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Put the module's own tensors, without those of modules below, into `destination`; a class may put others there."""
-        for name, tensor in self._own_state(prefix):
+        for name, tensor in self._tg_own_state(prefix):
             destination[name] = tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data
 
     def _repr_html_(self) -> str:

@@ -239,7 +239,7 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
     if isinstance(result, Node):
         if result.needs_grad and result not in own:
             result = bind(REGISTRY["reshape"], (result,), {"shape": result.shape})
-        return like._wrap(result)
+        return like._tensor_of(result)
     if isinstance(result, (tuple, list)):
         parts = [_wrapped(like, r, own) for r in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
@@ -249,10 +249,10 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
 def results_of(like: Any, call: CachedCall, values: Any) -> Any:
     """As `_wrapped`, of the nodes that a known call made, by place."""
     if min(call.ends, default=0) >= call.made:
-        made = [like._wrap(values[k]) for k in call.ends]
+        made = [like._tensor_of(values[k]) for k in call.ends]
     else:
         with own_nodes():
-            made = [like._wrap(values[k]) if k >= call.made else _wrapped(like, values[k], ()) for k in call.ends]
+            made = [like._tensor_of(values[k]) if k >= call.made else _wrapped(like, values[k], ()) for k in call.ends]
     return optree.tree_unflatten(call.tree, made)
 
 

@@ -155,7 +155,7 @@ class LBFGS(Optimizer):
             p.add_(d[start:start + p.numel()].reshape(p.shape).to(p.device), alpha=t)
             start += p.numel()
 
-    def _load(self, p: Tensor, name: str, value: Any) -> None:
+    def _tg_load(self, p: Tensor, name: str, value: Any) -> None:
         """State is numbers, vectors and lists of them."""
         def taken(v: Any) -> Any:
             if isinstance(v, (list, tuple)):
@@ -165,8 +165,8 @@ class LBFGS(Optimizer):
             return from_array(np.array(v.detach() if isinstance(v, Tensor) else v), p.device)
         self.state.setdefault(p, {})[name] = taken(value)
 
-    def _saved(self) -> dict[str, Any]:
-        found = super()._saved()
+    def _tg_saved(self) -> dict[str, Any]:
+        found = super()._tg_saved()
         for mine in found["state"].values():
             mine.update({k: list(v) for k, v in mine.items() if isinstance(v, list)})
         return found

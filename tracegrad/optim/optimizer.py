@@ -35,14 +35,14 @@ def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     def around(*args: Any, **kwargs: Any) -> Any:
         self = args[0]
-        for hook in list(self._hooks.get("pre", {}).values()) if self._hooks else ():
+        for hook in list(self._tg_hooks.get("pre", {}).values()) if self._tg_hooks else ():
             given = hook(self, args, kwargs)
             if given is not None:
                 if not isinstance(given, tuple) or len(given) != 2:
                     raise ArgumentError(f"{type(self).__name__}.step: a pre-hook must return None or (args, kwargs), got {given!r}")
                 args, kwargs = given
         result = step(*args, **kwargs)
-        for hook in list(self._hooks.get("post", {}).values()) if self._hooks else ():
+        for hook in list(self._tg_hooks.get("post", {}).values()) if self._tg_hooks else ():
             hook(self, args, kwargs)
         return result
 
@@ -71,19 +71,19 @@ class Optimizer(Named):
     """
 
     _trace_all_attributes = True
-    _trace_by_reference = ("_made",)
-    _made: tuple[Tensor, ...] = ()                       # of the state: what `_prepare` made; until a step writes to it, torch has none
+    _trace_by_reference = ("_tg_made",)
+    _tg_made: tuple[Tensor, ...] = ()                   # of the state: what `_tg_prepare` made; until a step writes to it, torch has none
     _begins_with_state: ClassVar[bool] = False           # whether torch has it from the beginning
     _complex: ClassVar[bool] = True                      # whether it takes complex parameters
     _by_elements: ClassVar[bool] = True                  # whether an element's step depends on its own gradients alone
     _implementation: ClassVar[Mapping[str, Any]] = MappingProxyType({"foreach": None, "capturable": False, "differentiable": False})
-    _hooks: Any = MappingProxyType({})                   # of a subclass that does not call __init__ (optimizers around another one)
+    _tg_hooks: Any = MappingProxyType({})               # of a subclass that does not call __init__ (optimizers around another one)
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name in implementation or ():
             if name not in ("foreach", "fused", "capturable", "differentiable"):
                 raise ArgumentTypeError(f"{type(self).__name__}: got an unexpected argument {name!r}; it takes {', '.join(defaults)}")
-        self._hooks = {}
+        self._tg_hooks = {}
         self.defaults = dict(defaults) if implementation is None else {**defaults, **self._implementation, **implementation}
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
@@ -109,38 +109,38 @@ class Optimizer(Named):
 
         >>> handle = tg.optim.SGD([nn.Parameter(tg.ones(2))], lr=0.1).register_step_pre_hook(lambda optimizer, args, kwargs: None)
         """
-        return self._hook("pre", hook)
+        return self._tg_hook("pre", hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call hook(optimizer, args, kwargs) after each step."""
-        return self._hook("post", hook)
+        return self._tg_hook("post", hook)
 
     def register_state_dict_pre_hook(self, hook: Callable[[Any], None], prepend: bool = False) -> RemovableHandle:
         """Call hook(optimizer) before each `state_dict`. prepend: before the hooks that are there."""
-        return self._hook("before state_dict", hook, prepend)
+        return self._tg_hook("before state_dict", hook, prepend)
 
     def register_state_dict_post_hook(self, hook: Callable[[Any, Any], Any], prepend: bool = False) -> RemovableHandle:
         """Call hook(optimizer, state_dict) on what `state_dict` returns; it may change it, or return another."""
-        return self._hook("after state_dict", hook, prepend)
+        return self._tg_hook("after state_dict", hook, prepend)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[[Any, Any], Any], prepend: bool = False) -> RemovableHandle:
         """Call hook(optimizer, state_dict) before `load_state_dict` takes it over; it may change this shallow copy, or return another."""
-        return self._hook("before load_state_dict", hook, prepend)
+        return self._tg_hook("before load_state_dict", hook, prepend)
 
     def register_load_state_dict_post_hook(self, hook: Callable[[Any], None], prepend: bool = False) -> RemovableHandle:
         """Call hook(optimizer) after each `load_state_dict`."""
-        return self._hook("after load_state_dict", hook, prepend)
+        return self._tg_hook("after load_state_dict", hook, prepend)
 
-    def _hook(self, kind: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        hooks = vars(self).setdefault("_hooks", {})
+    def _tg_hook(self, kind: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        hooks = vars(self).setdefault("_tg_hooks", {})
         handle = RemovableHandle(hooks, kind)
         present = hooks.get(kind, {})
         hooks[kind] = {handle.id: hook, **present} if prepend else {**present, handle.id: hook}
         return handle
 
-    def _changed(self, kind: str, state_dict: Any) -> Any:
+    def _tg_changed(self, kind: str, state_dict: Any) -> Any:
         """What the hooks of a kind make of a state_dict."""
-        for hook in list(self._hooks.get(kind, {}).values()):
+        for hook in list(self._tg_hooks.get(kind, {}).values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
         return state_dict
@@ -182,7 +182,7 @@ class Optimizer(Named):
             raise ArgumentTypeError("lr: must be a number, or a tensor of one float, got None")     # (a user's optimizer may have a rule)
         self._check(added)
         self.param_groups.append(added)
-        self._prepare(added, [p for p in params if not isinstance(p, UninitializedParameter)])
+        self._tg_prepare(added, [p for p in params if not isinstance(p, UninitializedParameter)])
 
     @property
     def lr(self) -> Any:
@@ -216,7 +216,7 @@ class Optimizer(Named):
                 for params in by_device([p for p in group["params"] if p.grad is not None]).values():
                     with group.lr_on(params[0].device):
                         if not update(self, group, params):
-                            self._prepare(group, params)
+                            self._tg_prepare(group, params)
                             self._before_update(group, params)
                             self._update_reals(group, params)
         return loss
@@ -248,7 +248,7 @@ class Optimizer(Named):
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
         return {}
 
-    def _prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
+    def _tg_prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
         """Make what the state lacks. It is made before the first step, so that a traced step finds it and looks alike from then on;
 
         of the parameters of lazy layers, which have no shape before the model's first call, at the first step.
@@ -273,39 +273,39 @@ class Optimizer(Named):
                     if key not in moved:
                         moved[key] = value.to(device=p.device)
                     present[name] = moved[key]
-        self._note_made(made)
+        self._tg_note_made(made)
 
-    def _note_made(self, made: list[Tensor]) -> None:
+    def _tg_note_made(self, made: list[Tensor]) -> None:
         """These are in the state, and hold nothing of any gradient."""
         if made:
             held = {id(value) for mine in self.state.values() for value in mine.values()}
-            self._made = (*(x for x in self._made if id(x) in held), *made)
+            self._tg_made = (*(x for x in self._tg_made if id(x) in held), *made)
 
-    def _unused(self) -> set[int]:
+    def _tg_unused(self) -> set[int]:
         """The identities of those that no step wrote to."""
-        return {id(x) for x in self._made if x._version == 0}
+        return {id(x) for x in self._tg_made if x._version == 0}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy and a pickle hold: their tensors begin as if nobody had written to them."""
-        unused = self._unused()
-        return {**vars(self), "_made": tuple(x for x in self._made if id(x) in unused)}
+        unused = self._tg_unused()
+        return {**vars(self), "_tg_made": tuple(x for x in self._tg_made if id(x) in unused)}
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a later run needs to go on: {"state": {number: {...}}, "param_groups": [...]}; parameters are numbers in it."""
-        for hook in list(self._hooks.get("before state_dict", {}).values()):
+        for hook in list(self._tg_hooks.get("before state_dict", {}).values()):
             hook(self)
-        return self._changed("after state_dict", self._saved())  # type: ignore[no-any-return]
+        return self._tg_changed("after state_dict", self._tg_saved())  # type: ignore[no-any-return]
 
-    def _saved(self) -> dict[str, Any]:
+    def _tg_saved(self) -> dict[str, Any]:
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
             for p in group["params"]:
                 numbers.setdefault(id(p), len(numbers))
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(p)] for p in group["params"]]})
-        unused = set() if self._begins_with_state else self._unused()
+        unused = set() if self._begins_with_state else self._tg_unused()
         begun = {p: s for p, s in self.state.items() if any(id(value) not in unused for value in s.values())}
         return {"state": {numbers[id(p)]: dict(s) for p, s in begun.items()}, "param_groups": groups}
 
@@ -315,11 +315,11 @@ class Optimizer(Named):
         """
         if not isinstance(state_dict, Mapping):
             raise ArgumentTypeError(f"load_state_dict: takes what optimizer.state_dict() gave, a mapping, got {type_name(state_dict)}")
-        self._take_over(self._changed("before load_state_dict", dict(state_dict)))
-        for hook in list(self._hooks.get("after load_state_dict", {}).values()):
+        self._tg_take_over(self._tg_changed("before load_state_dict", dict(state_dict)))
+        for hook in list(self._tg_hooks.get("after load_state_dict", {}).values()):
             hook(self)
 
-    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
+    def _tg_take_over(self, state_dict: Mapping[str, Any]) -> None:
         missing = [name for name in ("param_groups", "state") if name not in state_dict]
         if missing:
             raise ArgumentError(f"load_state_dict: there is no {missing[0]!r} among {list(state_dict)}; pass optimizer.state_dict()")
@@ -328,7 +328,7 @@ class Optimizer(Named):
             raise ArgumentError(f"load_state_dict: groups of {[len(g['params']) for g in saved]} parameters do not fit "
                                 f"{[len(g['params']) for g in self.param_groups]}")
         for group, other in zip(self.param_groups, saved, strict=True):
-            self._check_state(group, other, state_dict["state"])
+            self._tg_check_state(group, other, state_dict["state"])
         for group, other in zip(self.param_groups, saved, strict=True):
             for name, value in _options(other).items():
                 group[name] = value
@@ -337,10 +337,10 @@ class Optimizer(Named):
                 for name in [name for name in self.state.get(p, {}) if name not in saved_state]:
                     del self.state[p][name]
                 for name, value in saved_state.items():
-                    self._load(p, name, value)
-            self._prepare(group, group["params"])
+                    self._tg_load(p, name, value)
+            self._tg_prepare(group, group["params"])
 
-    def _check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
+    def _tg_check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
         """Raise ArgumentError where a saved group or its parameters' state cannot be taken over."""
         self._check(ParamGroup({**group, **_options(saved)}))
         for p, number in zip(group["params"], saved["params"], strict=True):
@@ -349,7 +349,7 @@ class Optimizer(Named):
                 if isinstance(present, Tensor) and present.shape != shape:
                     raise ArgumentError(f"load_state_dict: {name} has shape {shape}, expected {present.shape}")
 
-    def _load(self, p: Tensor, name: str, value: Any) -> None:
+    def _tg_load(self, p: Tensor, name: str, value: Any) -> None:
         array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
         present = self.state.setdefault(p, {}).get(name)
         # A tensor of its own in any case: what was shared (a step count) may differ from now on.
@@ -419,8 +419,8 @@ class Counting(Optimizer):
         """What a shared number is before the first step."""
         return 0.0
 
-    def _prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
-        super()._prepare(group, params)
+    def _tg_prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
+        super()._tg_prepare(group, params)
         fresh: dict[Any, dict[str, Tensor]] = {}
         for p in params:
             mine = self.state[p]
@@ -430,7 +430,7 @@ class Counting(Optimizer):
                 if key not in fresh:
                     fresh[key] = {name: from_array(np.full((), self._start(group, name), dtype), p.device) for name in self._shared}
                 mine.update({name: value for name, value in fresh[key].items() if name not in mine})
-        self._note_made([value for shared in fresh.values() for value in shared.values()])
+        self._tg_note_made([value for shared in fresh.values() for value in shared.values()])
 
     def _counted(self, group: ParamGroup, params: list[Tensor],
                  numbers: Callable[..., Any] | None = None) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
@@ -467,11 +467,11 @@ class Counting(Optimizer):
                 else:
                     state.trace.renew(self.state[p], name, copies[id(number)])
         if copies:
-            unused = self._unused()
-            self._note_made([copy for number, copy in copies.items() if number in unused])
+            unused = self._tg_unused()
+            self._tg_note_made([copy for number, copy in copies.items() if number in unused])
 
-    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
-        super()._take_over(state_dict)
+    def _tg_take_over(self, state_dict: Mapping[str, Any]) -> None:
+        super()._tg_take_over(state_dict)
         for group in self.param_groups:             # equal numbers are one again
             shared: dict[Any, dict[str, Tensor]] = {}
             for p in group["params"]:

@@ -44,8 +44,8 @@ class SGD(Optimizer):
         first = {"started": lambda: from_array(np.zeros((), p.dtype), p.device)} if group["dampening"] else {}
         return {"momentum_buffer": zeros_like(p), **first}
 
-    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
-        super()._take_over(state_dict)
+    def _tg_take_over(self, state_dict: Mapping[str, Any]) -> None:
+        super()._tg_take_over(state_dict)
         # In torch's state, which has no "started", the momentum is there from the first step on.
         for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for p, number in zip(group["params"], other["params"], strict=True):

@@ -143,7 +143,7 @@ def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> boo
         step = Step(optimizer, group, params)
         recipe = recipes[step.key] if config.recall and step.key is not None else None
         if recipe is None:
-            optimizer._prepare(group, params)
+            optimizer._tg_prepare(group, params)
             optimizer._before_update(group, params)
             step = Step(optimizer, group, params)
             if step.key is None:

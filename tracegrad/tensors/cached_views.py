@@ -115,7 +115,7 @@ def recalled(make: Callable[..., Any]) -> Any:
         # Not of other tensors: their values may decide where the view begins and ends.
         if known is not None and len(nodes) == 1 and not any(isinstance(a, Tensor) for a in args[1:]):
             _learn(memo, key, base, node, found)
-        return found._wrap(found._node()) if isinstance(found, Tensor) and moved(found) else found
+        return found._tensor_of(found._node()) if isinstance(found, Tensor) and moved(found) else found
 
     return entry
 

@@ -90,7 +90,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     # ---------------------------------------------------------------------------------------------- reading and writing
 
-    def _wrap(self, node: Node) -> Tensor:
+    def _tensor_of(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
         if node.needs_grad and not state.grad:
             node = detached(node)
@@ -109,7 +109,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             prepared = prepare(call, nodes)
         if prepared is False:                           # always deferred
             values = call.make(nodes)
-            return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
+            return self._tensor_of(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
         found = prepared.arrays(nodes, device)          # (as `arrays_of` does: a call less)
         if found is None:
             found = arrays_behind(call, nodes, device)
@@ -120,7 +120,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             made = [holding(device, aval, attrs, None, array) for (_, aval, attrs), array in zip(leaves, found, strict=True)]
             return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)
-        return self._wrap(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
+        return self._tensor_of(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
 
     def _set_node(self, node: Node) -> None:
         held = node
@@ -247,7 +247,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         if state.plain:
             return call(_CAST, (self,), {"dtype": dtype, "weak": False})  # type: ignore[no-any-return]
         with own_nodes():
-            return self._wrap(cast(self._node(), dtype))
+            return self._tensor_of(cast(self._node(), dtype))
 
     def _sent(self, target: Device) -> Tensor:
         """The tensor on another device. Without a history its value is sent at once: what is made of it then looks like any other work."""

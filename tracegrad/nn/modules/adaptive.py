@@ -66,7 +66,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             raise ShapeError(f"AdaptiveLogSoftmaxWithLoss: takes an input (N, {self.in_features}) and a target (N), or "
                              f"({self.in_features}) and (), got {input_.shape} and {target_.shape}")
         chosen = in_range(target_._node(), self.n_classes, "AdaptiveLogSoftmaxWithLoss", "target", f"{self.n_classes} classes")
-        target = input_._wrap(chosen).unsqueeze(-1)
+        target = input_._tensor_of(chosen).unsqueeze(-1)
         head = F.log_softmax(self.head(input_), dim=-1)
         place, added = target, None
         for i, (low, high) in enumerate(zip(self.cutoffs[:-1], self.cutoffs[1:], strict=True)):

@@ -107,7 +107,7 @@ class _Lazy(LazyModuleMixin, Module):
         if not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def _before_loading(self, given: Mapping[str, Any]) -> None:
+    def _tg_before_loading(self, given: Mapping[str, Any]) -> None:
         """Take the shapes of a state dict's values (by the names that they have here)."""
         self._give({name: tuple(value.shape) for name, value in given.items()})
 

@@ -144,7 +144,7 @@ class _Tracking(Module):
     """Base of normalizations of channels: weight, bias, and running statistics."""
 
     ranks: ClassVar[tuple[int, ...]] = ()
-    _version, _optional = 2, {"num_batches_tracked": 2}                 # checkpoints from before torch had it lack it
+    _version, _tg_optional = 2, {"num_batches_tracked": 2}                 # checkpoints from before torch had it lack it
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None

@@ -270,7 +270,7 @@ def to_dtype(input: Array, dtype: Any) -> Array:
     found = dtypes.as_dtype(dtype)
     if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
         return input
-    return cast(input, found) if isinstance(input, Node) else input._wrap(cast(input._node(), found))
+    return cast(input, found) if isinstance(input, Node) else input._tensor_of(cast(input._node(), found))
 
 
 @public("reciprocal")

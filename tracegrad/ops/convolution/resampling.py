@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from math import floor as whole
-from math import prod
+from math import pi, prod
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
-from tracegrad.graph.operators import functional
+from tracegrad.graph.operators import Operators, functional
 from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.arrays.indexing import gather, take_rows
 from tracegrad.ops.arrays.joining import stack
-from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign
+from tracegrad.ops.arrays.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign, sin
 from tracegrad.ops.arrays.reductions import sum_
 from tracegrad.ops.arrays.shaping.reordering import movedim
 from tracegrad.ops.arrays.shaping.reshaping import unsqueeze
 from tracegrad.ops.convolution.adaptive_pooling import adaptive_average
+from tracegrad.ops.convolution.byte_resampling import REACH, resampled_bytes
 from tracegrad.ops.linalg.products import matmul
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
@@ -27,26 +28,45 @@ from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 
 Array = Any      # a Node or a Tensor
-_SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}      # mode: of how many spatial dimensions
+_SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "lanczos": 2, "trilinear": 3}      # mode: of how many spatial dimensions
 
 
 # -------------------------------------------------------------------------------------------------------------- interpolate
 
 
 @functional
-@on_nodes
-@rounded_once
 def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
                 recompute_scale_factor: bool | None = None, antialias: bool = False) -> Array:
     """(N, C, spatial) resampled to `size`, or to scale_factor times its size: an integer or number, or one for each dimension.
 
-    mode: "nearest", "nearest-exact", "linear" (3-d inputs), "bilinear", "bicubic" (4-d), "trilinear" (5-d), "area".
-    align_corners: whether the outermost samples, or the edges of the outermost pixels, fall on each other. antialias ("bilinear" and
-    "bicubic"): where it makes smaller, the filter is as much wider, as in Pillow.
-    dtype: float, or with "nearest" any real one. Raises ShapeError for other shapes, ArgumentError for other modes.
+    mode: "nearest", "nearest-exact", "linear" (3-d inputs), "bilinear", "bicubic", "lanczos" (4-d), "trilinear" (5-d), "area".
+    align_corners: whether the outermost samples, or the edges of the outermost pixels, fall on each other. antialias ("bilinear",
+    "bicubic", and always with "lanczos"): where it makes smaller, the filter is as much wider, as in Pillow.
+    dtype: float, with "nearest" any real one; "bilinear", "bicubic" and "lanczos" take uint8 and round as torch does. Raises ShapeError for
+    other shapes, ArgumentError for other modes.
 
     >>> nn.functional.interpolate(tg.tensor([[[1.0, 2.0]]]), scale_factor=2)
     """
+    if isinstance(input, Operators) and not isinstance(input, Node) and _SMOOTH.get(mode) == 2 and str(input.dtype).endswith("uint8"):
+        sizes, scales = _sizes(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+        return resampled_bytes(input, sizes, scales, mode, bool(align_corners), antialias)
+    return _interpolated(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+
+
+@on_nodes
+@rounded_once
+def _interpolated(input: Array, size: Any, scale_factor: Any, mode: str, align_corners: Any, recompute_scale_factor: Any,
+                  antialias: bool) -> Any:
+    sizes, scales = _sizes(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    if dtype_kind(input.dtype) != "f" and not mode.startswith("nearest"):
+        raise DTypeError(f"interpolate: mode {mode!r} takes a float tensor, got {input.dtype}; use x.float()")
+    if mode == "area":
+        return adaptive_average("interpolate", len(sizes), input, sizes)
+    return resampled(input, sizes, scales, mode, bool(align_corners), antialias)
+
+
+def _sizes(input: Array, size: Any, scale_factor: Any, mode: str, align_corners: Any, recompute_scale_factor: Any, antialias: bool) -> Any:
+    """The result's sizes and the factors that hold for them, of valid arguments."""
     n = input.ndim - 2
     if n not in (1, 2, 3):
         raise ShapeError(f"interpolate: takes an input (N, C, spatial) of 3 to 5 dimensions, got {input.shape}")
@@ -57,10 +77,10 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
     if align_corners is not None and mode not in _SMOOTH:
         raise ArgumentError(f"interpolate: align_corners is for the modes {', '.join(_SMOOTH)}, not {mode!r}")
     refuse_complex("interpolate", input)
-    if antialias and mode not in ("bilinear", "bicubic"):
-        raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear' and 'bicubic', not {mode!r}")
-    if dtype_kind(input.dtype) != "f" and not mode.startswith("nearest"):
-        raise DTypeError(f"interpolate: mode {mode!r} takes a float tensor, got {input.dtype}; use x.float()")
+    if antialias and _SMOOTH.get(mode) != 2:
+        raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear', 'bicubic' and 'lanczos', not {mode!r}")
+    if mode == "lanczos" and (not antialias or align_corners):
+        raise ArgumentError("interpolate: mode 'lanczos' is with antialias=True, and without align_corners")
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate: give size or scale_factor, and not both")
     image = input.shape[2:]
@@ -76,9 +96,7 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
             scales = list(factors)
     if any(s < 1 for s in (*sizes, *image)):
         raise ShapeError(f"interpolate: input {image} and output {tuple(sizes)} sizes must be positive")
-    if mode == "area":
-        return adaptive_average("interpolate", n, input, sizes)
-    return resampled(input, sizes, scales, mode, bool(align_corners), antialias)
+    return sizes, scales
 
 
 def resampled(x: Any, sizes: Any, scales: Any, mode: str, align_corners: bool, antialias: bool) -> Any:
@@ -87,7 +105,7 @@ def resampled(x: Any, sizes: Any, scales: Any, mode: str, align_corners: bool, a
     for i, (out, scale) in enumerate(zip(sizes, scales, strict=True)):
         d, s = 2 + i, image[i]
         if antialias:
-            x = _antialiased(x, d, out, scale, align_corners, mode == "bicubic")
+            x = _antialiased(x, d, out, scale, align_corners, mode)
         elif mode == "nearest" and (scale is None or scale == int(scale)) and out % s == 0 and (scale is None or out == s * scale):
             x = _repeated(x, d, out // s)
         elif mode.startswith("nearest"):
@@ -105,19 +123,23 @@ def _per_dim(what: str, value: Any, n: int) -> Any:
     return values
 
 
-def _antialiased(x: Node, d: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Any:
+def _antialiased(x: Node, d: int, out: int, scale: float | None, align_corners: bool, mode: str) -> Any:
     """x resampled to `out` places along d by a filter as wide as the samples are apart, whose weights add up to 1."""
     s = x.shape[d]
     step = ((s - 1) / (out - 1) if out > 1 else 0.0) if align_corners else s / out if scale is None else 1.0 / scale
     wide = max(step, 1.0)
-    support = (2.0 if cubic else 1.0) * wide
+    support = REACH[mode] * wide
     taps = min(s, 2 * int(support) + 3)
     centre = (cast(iota((out, 1), 0), x.dtype) + 0.5) * step
     first = clamp(cast(floor(centre - support + 0.5), dtypes.int64), 0, s)
     end = clamp(cast(floor(centre + support + 0.5), dtypes.int64), 0, s)
     place = first + iota((out, taps), 1)
     away = abs_((cast(place, x.dtype) - centre + 0.5) * (1.0 / wide))
-    if cubic:                                       # Keys' kernel with a = -1/2, as in Pillow
+    if mode == "lanczos":
+        turn = away * pi
+        weight = where(gt(turn, 0.0), sin(turn) * sin(turn * (1.0 / 3.0)) * 3.0 / (turn * turn), 1.0)
+        weight = where(lt(away, 3.0), weight, 0.0)
+    elif mode == "bicubic":                         # Keys' kernel with a = -1/2, as in Pillow
         near = (away * 1.5 - 2.5) * away * away + 1.0
         weight = where(lt(away, 1.0), near, where(lt(away, 2.0), ((away - 5.0) * away + 8.0) * away * -0.5 + 2.0, 0.0))
     else:

@@ -11,11 +11,11 @@ from typing import Any
 import ml_dtypes
 
 import tracegrad as tg
-from tracegrad import amp
+from tracegrad import amp as _amp  # (names/amp, once it is imported, is this module's `amp`)
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.support import dtypes, random_state
-from tracegrad.support.layouts import layout
+from tracegrad.support.layouts import contiguous_format, layout
 from tracegrad.support.modes import state
 from tracegrad.tensors import settings, type_info
 from tracegrad.tensors.tensor import Tensor
@@ -41,6 +41,7 @@ __version__ = _TorchVersion(VERSION)
 SymInt, SymFloat, SymBool = int, float, bool
 DeviceObjType = device
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
+legacy_contiguous_format = contiguous_format
 sparse_coo, sparse_csr, sparse_csc = layout.sparse_coo, layout.sparse_csr, layout.sparse_csc
 _SPARSE = {"spmm": "matmul", "dsmm": "matmul", **{name: name for name in (
     "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor")}}
@@ -80,15 +81,15 @@ def is_storage(obj: Any) -> bool:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    return amp.is_autocast_enabled(device_type)
+    return _amp.is_autocast_enabled(device_type)
 
 
 def is_autocast_cpu_enabled() -> bool:
-    return amp.is_autocast_enabled("cpu")
+    return _amp.is_autocast_enabled("cpu")
 
 
 def get_autocast_dtype(device_type: str) -> Any:
-    return torchs.users(amp.get_autocast_dtype(device_type))
+    return torchs.users(_amp.get_autocast_dtype(device_type))
 
 
 def get_autocast_gpu_dtype() -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from tracegrad.tensors.tensor import Tensor, from_array
 from tracegrad.torch_api.dispatch import Operator
+from tracegrad.torch_api.libraries import operations
 
 _registered: dict[str, dict[str, Any]] = {}
 
@@ -43,34 +43,25 @@ def find(name: str) -> Any:
     return getattr(Namespace(library), own)
 
 
+class LibraryOperation:
+    """An operation of a compiled library that is written here, of functions with derivatives: its package's are not needed."""
+
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+        self._fn, self.__name__ = fn, name.partition("::")[2]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fn(*args, **kwargs)
+
+    default = property(lambda self: self)               # torch.ops.library.op.default: there are no overloads
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
+        """Nothing: the operation has its derivative."""
+
+
 def load_library(path: Any) -> None:
-    """Refused, as libraries of compiled operations are made for torch; but torchaudio cannot be imported without its own: it gets these."""
-    if not Path(path).name.startswith(("_torchaudio", "libtorchaudio")):
-        raise OSError(f"torch.ops.load_library: {path} has operations that are compiled for torch")
-    register("_torchaudio::cuda_version", lambda: None)
-    register("_torchaudio::is_align_available", lambda: False)
-    register("torchaudio::_lfilter_core_loop", _recursive_filter)
-    register("torchaudio::_overdrive_core_loop", _overdrive)
-
-
-def _recursive_filter(waveform: Tensor, a_flipped: Tensor, padded: Tensor) -> None:
-    """y[t] = x[t] - sum_k a[k] y[t - k], into padded (N, channels, order - 1 + time). x: (N, channels, time); a: (channels, order)."""
-    x, a, y = waveform.detach().numpy(), a_flipped.detach().numpy(), padded.detach().numpy().copy()
-    order = a.shape[1]
-    for t in range(x.shape[2]):
-        y[:, :, t + order - 1] = x[:, :, t] - (y[:, :, t:t + order] * a).sum(-1)
-    padded.copy_(from_array(y, padded.device))
-
-
-def _overdrive(waveform: Tensor, distorted: Tensor, last_in: Tensor, last_out: Tensor, output: Tensor) -> None:
-    """A high-pass filter of `distorted`, mixed with the waveform, into output. All are (channels, time), the last ones (channels,)."""
-    x, temp, y = waveform.detach().numpy(), distorted.detach().numpy(), output.detach().numpy().copy()
-    before, filtered = last_in.detach().numpy(), last_out.detach().numpy()
-    for t in range(x.shape[1]):
-        filtered = temp[:, t] - before + 0.995 * filtered
-        before = temp[:, t]
-        y[:, t] = x[:, t] * 0.5 + filtered * 0.75
-    output.copy_(from_array(y, output.device))
+    """The operations of a compiled library, where they are written here (`tracegrad.torch_api.libraries`). Raises OSError for others."""
+    for name, fn in operations(path).items():
+        register(name, LibraryOperation(name, fn))
 
 
 def __getattr__(name: str) -> Namespace:
