@@ -184,7 +184,7 @@ def _untracked(tensor: Tensor) -> Tensor:
     node = tensor._node()
     handle = Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
     if node.needs_grad:
-        vars(handle)["_callers"] = tensor
+        handle._callers = tensor
     return handle
 
 

@@ -47,8 +47,8 @@ class Count(int):
 class Handle(Operators):
     """The fields of a Tensor, and how its node is found."""
 
-    __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n",
-                 "_post_hooks", "_source", "_steps", "_trace", "_versions", "_within")  # fmt: skip
+    __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_callers", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved",
+                 "_n", "_post_hooks", "_source", "_steps", "_trace", "_versions", "_within")  # fmt: skip
 
     _n: Node
     _base: Self | None
@@ -63,6 +63,7 @@ class Handle(Operators):
     _grad: Any  # a tensor or None
     _aliases: list[weakref.ref[Any]]  # what `data` and detach gave; not set before that
     _bare: tuple[weakref.ref[Node], Node]  # a node with a value and a history, and what `_operand` gave for it: one call asks several times
+    _callers: Self  # of an argument of a custom forward that has a history: the caller's tensor; not set for others
     _hooks: dict[int, Any] | None
     _post_hooks: dict[int, Any]  # called when a gradient has been added to `grad`; not set before there was one
     _trace: Recorder | None

@@ -60,7 +60,7 @@ class History(Handle):
 
     def _argument(self) -> Any:
         """In a custom forward, of one of its arguments that have a history, the caller's tensor: it tells of that. Else None."""
-        return vars(self).get("_callers")
+        return getattr(self, "_callers", None)
 
     def _is_leaf(self) -> bool:
         node = self._node()
