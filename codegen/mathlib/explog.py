@@ -74,31 +74,26 @@ TG T tg_exp_tail_parts(T x, T tail, I *n) {     // e^(x + tail) likewise
     *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
     return (r * r * $poly(exp, r) + r) + 1.0;
 }""",
-    # A product below the smallest normal number stalls many CPUs. In float, where these are met (tails of Gaussians), it is lifted by
-    # 2^$LIFT, and where it is tiny, $MIN is added, so lifted: this rounds it as it has to be, and is taken off the bits again.
-    # In double the factor of the least n is 0, so that at least no 0 (a mask) is such a product.
-    "tg_exp_scale": ("""
-TG T tg_exp_scale(T p, I n, M low, M tiny) {    // p * 2^n, rounded once; p in [0.7, 1.5]; low: n <= 0; tiny: it is below $MIN
-    T lifted = p * as_T((n + (low ? (I)($BIAS + $LIFT) : (I)($BIAS - 1))) << $MANT) + (tiny ? (T)($LIFTED) : (T)(0.0));
-    return as_T(as_I(lifted * (low ? (T)($UNLIFT) : (T)(2.0))) - (tiny ? (I)($MINBITS) : (I)(0)));
-}""", """
-TG T tg_exp_scale(T p, I n, M low, M tiny) {    // p * 2^n, rounded once; p in [0.7, 1.5]; low: n <= 0
+    # A product below the smallest normal number stalls many CPUs, also one that is 0. The factor of the least n is 0, so no 0 (of a mask, or
+    # far from a Gaussian's middle) is such a product; what lies between, numbers that are denormal, still are.
+    "tg_exp_scale": """
+TG T tg_exp_scale(T p, I n, M low) {            // p * 2^n, rounded once; p in [0.7, 1.5]; low: n <= 0
     return p * as_T((n + (low ? (I)($BIAS + $LIFT) : (I)($BIAS - 1))) << $MANT) * (low ? (T)($UNLIFT) : (T)(2.0));
-}"""),
+}""",
     "tg_exp": """
 TG T tg_exp(T x) {
     x = x > $EXPMAX ? (T)($EXPMAX) : x;
     x = x < $EXPMIN ? (T)($EXPMIN) : x;
     I n;
     T p = tg_exp_parts(x, &n);
-    return tg_exp_scale(p, n, x < 0.0, x < $EXPTINY);
+    return tg_exp_scale(p, n, x < 0.0);
 }""",
     "tg_exp_nonpositive": """
 TG T tg_exp_nonpositive(T x) {                  // e^x for x <= 0 (or NaN)
     x = x < $EXPMIN ? (T)($EXPMIN) : x;
     I n;
     T p = tg_exp_parts(x, &n);
-    return tg_exp_scale(p, n, (M)(-1), x < $EXPTINY);
+    return p * as_T((n + ($BIAS + $LIFT)) << $MANT) * $UNLIFT;
 }""",
     "tg_exp2": """
 TG T tg_exp2(T x) {
@@ -107,7 +102,7 @@ TG T tg_exp2(T x) {
     T shifted = x + $MAGIC;
     T r = (x - (shifted - $MAGIC)) * $LN2;
     T p = (r * r * $poly(exp, r) + r) + 1.0;
-    return tg_exp_scale(p, as_I(as_U(shifted) - as_U((T)($MAGIC))), x < 0.0, x < $EXP2TINY);
+    return tg_exp_scale(p, as_I(as_U(shifted) - as_U((T)($MAGIC))), x < 0.0);
 }""",
     "tg_exp10": """
 TG T tg_exp10(T x) {
@@ -117,7 +112,7 @@ TG T tg_exp10(T x) {
     T tail = tg_fma(x, (T)($LN10), -product) + x * $LN10TAIL;
     I n;
     T p = tg_exp_tail_parts(product, tail, &n);
-    return tg_exp_scale(p, n, x < 0.0, x < $EXP10TINY);
+    return tg_exp_scale(p, n, x < 0.0);
 }""",
     # expm1 = 2^n (e^r - 1) + (2^n - 1), scaled so that it overflows only where sinh does
     "tg_expm1_reduced": """

@@ -35,17 +35,12 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "LN10TAIL": ("-3.1975436e-08f", "-2.1707562233822494e-16"),
     "EXPMAX": ("89.0f", "710.0"),                               # above: inf
     "EXPMIN": ("-104.5f", "-746.0"),                            # below: 0
-    "EXPTINY": ("-87.3365447f", "-708.3964185322641"),          # below: less than MIN
-    "LIFT": ("64", "53"),                                       # in double the least n is -BIAS - LIFT
-    "UNLIFT": ("5.4210108624275222e-20f", "1.1102230246251565e-16"),     # 2^-LIFT
-    "LIFTED": ("0x1p-62f", "0x1p-969"),                         # MIN * 2^LIFT
-    "MINBITS": ("0x00800000", "0x0010000000000000L"),           # of MIN
+    "LIFT": ("24", "53"),                                       # the least n, that of EXPMIN, is -BIAS - LIFT
+    "UNLIFT": ("5.9604644775390625e-08f", "1.1102230246251565e-16"),     # 2^-LIFT
     "EXP2MAX": ("129.0f", "1025.0"),
     "EXP2MIN": ("-151.0f", "-1076.0"),
-    "EXP2TINY": ("-126.0f", "-1022.0"),
     "EXP10MAX": ("38.7f", "308.5"),
     "EXP10MIN": ("-45.5f", "-323.9"),
-    "EXP10TINY": ("-37.9297795f", "-307.6526555685888"),
     "SINHMAX": ("89.7f", "710.7"),                              # sinh is inf, and 2^(n-2) is not
     "EXPM1MIN": ("-25.0f", "-45.0"),                            # below: -1
     # logarithms (HI * a 12- or 21-bit number is exact)

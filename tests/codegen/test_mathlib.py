@@ -134,7 +134,7 @@ def test_functions_are_accurate_everywhere(queue: Any, ctype: str) -> None:
 
 @pytest.mark.parametrize("ctype", ["float", "float16", "double8"])
 def test_exponentials_below_the_smallest_normal_number_are_rounded_once(queue: Any, ctype: str) -> None:
-    """By no product that gives such a number, which stalls many CPUs: of any float, and of what is 0 in double."""
+    """And what is 0 by no product that gives such a number, which stalls many CPUs."""
     dtype: Any = np.float32 if "float" in ctype else np.float64
     info = np.finfo(dtype)
     least, zero = int(np.log2(info.tiny)), int(np.log2(info.smallest_subnormal)) - 1
