@@ -105,12 +105,12 @@ class TracegradError(Exception):
     def called(self, name: str) -> None:
         """Begin the message with `name`, what the user called, if it begins with what that is made of.
 
-        That is left out where it is a part of the name: as_strided of as_strided_copy.
+        That is left out where one name begins with the other: as_strided of as_strided_copy, view_dtype of view.
         """
         message = str(self)
         if not re.match(rf"{re.escape(name)}\b", message):
             inner = re.match(r"(\w+): ", message)
-            if inner and name.startswith(f"{inner[1]}_"):
+            if inner and (name.startswith(f"{inner[1]}_") or inner[1].startswith(f"{name}_")):
                 message = message[inner.end():]
             self.args = (f"{name}: {message}", *self.args[1:])
 

@@ -74,8 +74,8 @@ TG T tg_exp_tail_parts(T x, T tail, I *n) {     // e^(x + tail) likewise
     *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
     return (r * r * $poly(exp, r) + r) + 1.0;
 }""",
-    # A product below the smallest normal number stalls many CPUs, also one that is 0. The factor of the least n is 0, so no 0 (of a mask, or
-    # far from a Gaussian's middle) is such a product; what lies between, numbers that are denormal, still are.
+    # A product below the smallest normal number stalls many CPUs, also one that is 0. The factor of the least n is 0, so no 0 (of a mask,
+    # or far from a Gaussian's middle) is such a product; what lies between, numbers that are denormal, still are.
     "tg_exp_scale": """
 TG T tg_exp_scale(T p, I n, M low) {            // p * 2^n, rounded once; p in [0.7, 1.5]; low: n <= 0
     return p * as_T((n + (low ? (I)($BIAS + $LIFT) : (I)($BIAS - 1))) << $MANT) * (low ? (T)($UNLIFT) : (T)(2.0));

@@ -66,8 +66,9 @@ def test_every_number_is_that_number(name, dtype, n):
         return
     plain = array(n, dtype)
     x = tg.tensor(plain)
+    numbers = [n for n in NUMBERS if name != "sub" or not isinstance(n, bool)]          # nothing is subtracted from a bool, as in torch
     for reflected in (False, True):
-        for step, value in enumerate(NUMBERS + NUMBERS[::-1]):
+        for step, value in enumerate(numbers + numbers[::-1]):
             with tg.set_grad_enabled(step % 3 != 1):
                 found = OPERATORS[name](value, x) if reflected else OPERATORS[name](x, value)
             the_same(found.numpy(), expected(name, plain, value, reflected))

@@ -153,7 +153,8 @@ TABLES = {
     "tracegrad/tensors/methods.py": "names of methods and in-place methods",
     "tracegrad/tensors/bases/view_steps.py": "how views are undone",
     "tracegrad/control_flow/cond.py": "the operations that it makes", "tracegrad/control_flow/functions.py": "the operations that it makes",
-    "tracegrad/nn": "names of functions", "tracegrad/torch_api/overrides.py": "what torch calls Python's operators",
+    "tracegrad/nn": "names of functions", "tracegrad/torch_api/dispatch": "torch's names of operators",
+    "tracegrad/torch_api/overrides.py": "what torch calls Python's operators",
     "tracegrad/torch_api/names/fx/_code.py": "how Python's operators are written",
     "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }

@@ -145,7 +145,7 @@ def test_run(tmp_path):
     text = python(*run, "--device", "numpy", "-m", "train", "--epochs", "4", cwd=tmp_path)
     assert "__main__ 4 7 cpu True 1 cpu cpu\n" in text
     assert "tracegrad: 'cuda' and 'mps' are numpy" in text
-    assert "no script 'nothing.py'" in python(*run, "nothing.py", code=2)
+    assert "no script 'nothing.py'" in python(*run, "nothing.py", code=1)
 
 
 def test_an_error_in_a_script_has_its_traceback(tmp_path):

@@ -121,11 +121,8 @@ def arrays_of(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
 
 def arrays_behind(call: CachedCall, nodes: Sequence[Node], device: Any) -> Any:
     """The same of a call that the EagerCall it has could not do at once: it can where what waits behind `nodes` is computed first."""
-    prepared = call.prepared
-    if (state.plain and config.eager and device is prepared.device and call.uses <= tuning().early_uses
-            and all(computed_early(n, device) for n in nodes)):
-        return prepared.arrays(nodes, device)
-    return None
+    early = state.plain and config.eager and device is call.prepared.device and call.uses <= tuning().early_uses
+    return call.prepared.arrays(nodes, device) if early and all(computed_early(n, device) for n in nodes) else None
 
 
 def nodes_of(call: CachedCall, nodes: Sequence[Node], device: Any, found: Any) -> Sequence[Node] | dict[int, Node]:

@@ -35,15 +35,14 @@ KEPT = 1000                                  # signatures of one function
 ARRAY, BOOL, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
 
 
-# Of arguments, by their class.
-KINDS: dict[type, int] = listed("classes of arguments", {
+ARGUMENT_KINDS: dict[type, int] = listed("classes of arguments", {
     bool: BOOL, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST, list: LIST, Size: LIST, slice: SLICE,
     Node: OTHER, LazyNode: OTHER})
 
 
 def kind_of(cls: type) -> int:
-    """The kind of arguments of a class, which `KINDS` has from now on."""
-    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
+    """The kind of arguments of a class, which `ARGUMENT_KINDS` has from now on."""
+    kind = ARGUMENT_KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
     return kind
 
 
@@ -217,10 +216,7 @@ def _add(args: Iterable[Any], parts: list[Any], nodes: dict[Node, int], first: A
         if cls is int:
             parts.append(a)
             continue
-        try:
-            kind = KINDS[cls]
-        except KeyError:
-            kind = kind_of(cls)
+        kind = ARGUMENT_KINDS[cls] if cls in ARGUMENT_KINDS else kind_of(cls)
         if kind == ARRAY:
             if first is None:
                 first = a

@@ -178,7 +178,7 @@ class Optimizer(Named):
                                     "DistributedDataParallel")
             known.add(id(p))
         added = ParamGroup(group)
-        if added.lr is None and "lr" in self.defaults and type(self).__module__.startswith(Optimizer.__module__.partition(".")[0] + "."):
+        if "lr" in self.defaults and added.lr is None and type(self).__module__.startswith(Optimizer.__module__.partition(".")[0] + "."):
             raise ArgumentTypeError("lr: must be a number, or a tensor of one float, got None")     # (a user's optimizer may have a rule)
         self._check(added)
         self.param_groups.append(added)

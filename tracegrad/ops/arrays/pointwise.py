@@ -116,7 +116,7 @@ def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     >>> tg.sub(tg.tensor([5.0, 6.0]), tg.tensor([1.0, 2.0]), alpha=2)
     Tensor([3., 2.], device='cpu')
     """
-    if alpha != 1:                                              # with a factor they would be integers
+    if isinstance(alpha, Operators) or alpha != 1:              # with a factor they would be integers
         refuse_bools("sub", (input, other))
     return _sum("sub", input, other, alpha)
 

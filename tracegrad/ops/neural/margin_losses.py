@@ -158,6 +158,7 @@ def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = Non
     >>> nn.functional.multilabel_soft_margin_loss(tg.ones(2, 3), tg.ones(2, 3))
     """
     _same_shape("multilabel_soft_margin_loss", input, target)
+    target = cast(target, input.dtype) if target.dtype.kind == "b" else target
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     return _reduced("multilabel_soft_margin_loss", mean(loss if weight is None else loss * weight, -1), reduction)
 

@@ -108,7 +108,7 @@ def from_numpy(array: Any) -> Tensor:
     """
     if not isinstance(array, np.ndarray):
         raise DTypeError(f"from_numpy: expected a numpy array, got {type(array).__name__}; use tg.asarray")
-    if state.trace is None and array.dtype.kind in "biuf":
+    if state.trace is None and dtype_kind(array.dtype) in "biuf":
         return from_array(array, copy=None)                     # what `_entered` looks for is not in these
     return _entered("from_numpy", array, array, None, None, None)
 
