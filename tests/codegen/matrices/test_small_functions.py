@@ -236,7 +236,8 @@ def test_functions_of_decompositions(batch: int, m: int, n: int, dtype: str, ker
             np.testing.assert_array_equal(y, w)
         elif y.size:
             y, w = (x.reshape(batch, -1) for x in (y, w))
-            size = np.maximum(np.abs(w).max(1, keepdims=True), 0.01 if coarse else 1e-4)
+            # What is 0 but for rounding, as the minors of matrices of rank 1, has errors of the size of a's elements to the third power.
+            size = np.maximum(np.abs(w).max(1, keepdims=True), 0.01 if coarse else 1e-3)
             np.testing.assert_array_less(np.abs(y - w) / size, 1e-4 if coarse else 1e-10, err_msg=f"result {k}")
 
 
