@@ -199,13 +199,18 @@ def square(a: Any) -> Any:
     return a[..., :min(a.shape[-2:]), :min(a.shape[-2:])]
 
 
+def bounded(a: Any) -> Any:
+    """Its elements are 4 at most: products of those of larger matrices overflow float32."""
+    return a / tg.clamp(abs(a).amax((-2, -1), keepdim=True) / 4, min=1)
+
+
 DECOMPOSED: dict[str, Any] = {
     "pinv": lambda a: (L.pinv(a), L.pinv(a, atol=0.1 + 0 * abs(a).sum((-2, -1)), rtol=0.2)),
     "lstsq": lambda a: tuple(L.lstsq(a, a[..., :2] + 1))[::2],
     "residuals": lambda a: (L.lstsq(a, a[..., :2] * 2 + 1).residuals,),
     "polar": lambda a: (L.polar(a if a.shape[-2] >= a.shape[-1] else a.mH).H,),
     "cofactors": lambda a: (tg.grad(lambda x: abs(L.det(x) + 3.0).sum())(square(a)),),
-    "minors": lambda a: (tg.grad(lambda x: (abs(tg.grad(lambda x: abs(L.det(x) + 3.0).sum())(x)) ** 2).sum())(square(a)),),
+    "minors": lambda a: (tg.grad(lambda x: (abs(tg.grad(lambda x: L.det(x).real.sum())(x)) ** 2).sum())(bounded(square(a))),),
 }
 REFLECTED: list[Any] = [
     lambda a: tuple(tg.geqrf(a)),
