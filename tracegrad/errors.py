@@ -103,16 +103,9 @@ class TracegradError(Exception):
         super().__init__(message if not self.line or self.line in message else f"{message} (at {self.line})")
 
     def called(self, name: str) -> None:
-        """Begin the message with `name`, what the user called, if it begins with what that is made of.
-
-        That is left out where one name begins with the other: as_strided of as_strided_copy, view_dtype of view.
-        """
-        message = str(self)
-        if not re.match(rf"{re.escape(name)}\b", message):
-            inner = re.match(r"(\w+): ", message)
-            if inner and (name.startswith(f"{inner[1]}_") or inner[1].startswith(f"{name}_")):
-                message = message[inner.end():]
-            self.args = (f"{name}: {message}", *self.args[1:])
+        """Begin the message with `name`, what the user called, if it begins with what that is made of."""
+        if not re.match(rf"{re.escape(name)}\b", str(self)):
+            self.args = (f"{name}: {self}", *self.args[1:])
 
     def called_instead(self, name: str, is_function: Callable[[str], bool]) -> None:
         """Begin the message with `name`, what the user called, where it begins with a function that this calls."""

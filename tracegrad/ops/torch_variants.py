@@ -12,7 +12,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError, TracegradError
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operators import FUNCTIONAL, LINALG, PUBLIC, method, public
+from tracegrad.graph.operators import FUNCTIONAL, LINALG, PUBLIC, is_function, method, public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
 from tracegrad.ops.arguments import on_nodes, sizes_of
 from tracegrad.ops.arrays.indexing import scatter_rows
@@ -43,6 +43,7 @@ def _copy_of(name: str, arguments: str) -> None:
         try:
             result = whole(input, *args, **kwargs)
         except TracegradError as error:
+            error.called_instead(fn.__name__, is_function)
             error.called(fn.__name__)
             raise
         return tuple(map(_copied, result)) if isinstance(result, tuple) else _copied(result)

@@ -50,7 +50,6 @@ class Xor(Shared):
         return [np.bitwise_xor.reduce(wide, axis=-1)]
 
 
-@on_nodes
 def view_dtype(input: Array, dtype: Any) -> Array:
     """x.view(dtype): the bytes of input as elements of dtype; of larger or smaller ones the last dimension has fewer or more.
 
