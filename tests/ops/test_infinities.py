@@ -68,3 +68,18 @@ def test_trigamma_ends_at_0(device: Any) -> None:
     value, gradient = derivatives(lambda x: tg.digamma(x) * tg.tensor([0.0, 1.0], dtype=tg.float64), [2.0, inf])
     assert (value[1], gradient[1]) == (inf, 0)
     assert tg.polygamma(2, tg.tensor([inf])).tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
+@pytest.mark.parametrize("shape", [(3, 5), (40, 50)])
+def test_where_gives_the_bits_of_what_it_selects(device: Any, dtype: Any, shape: Any) -> None:
+    rng = np.random.default_rng(0)
+    values = np.array([0.0, -0.0, inf, -inf, float("nan"), 1e-310, -1e-40, 1.5, -3.25]).astype(dtype)
+    if device.kind == "gpu":
+        values = values[[0, 1, 2, 3, 7, 8]]                                    # which may flush what is denormal, and has one NaN
+    a, b = (rng.choice(values, shape) for _ in range(2))
+    mask = rng.random(shape) < 0.5
+    bits = np.int32 if dtype == tg.float32 else np.int64
+    for x, y in ((a, b), (a, np.zeros((), dtype)), (np.zeros((), dtype), b), (a, np.full((), -0.0, dtype)), (a[:, ::-1], b)):
+        found = tg.where(tg.tensor(mask), tg.tensor(x.copy()), tg.tensor(y.copy()))
+        np.testing.assert_array_equal(found.numpy().view(bits), np.where(mask, x, y).view(bits))

@@ -238,18 +238,28 @@ def _order(x: Any) -> str:
     return "C" if x.shape[min(range(x.ndim), key=lambda d: abs(x.strides[d]))] < SHORT else "K"
 
 
-MASKED = 1 << 12        # elements from which on floats are masked by their bits
+MASKED = 1 << 10        # elements from which on floats are masked by their bits
 _BITS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
 
 def selected(c: Any, a: Any, b: Any) -> Any:
-    """a where c holds, else b. Many floats or zeros, as in a derivative of relu, by their bits: NumPy branches at each element."""
-    if c.size >= MASKED and c.flags.c_contiguous:
-        for x, zero, compared in ((a, b, np.not_equal), (b, a, np.equal)):
-            if x.shape == c.shape and x.dtype in _BITS and x.flags.c_contiguous and _is_zero(zero, x.dtype):
-                mask = np.negative(compared(c.view(np.int8), 0), dtype=_BITS[x.dtype])
-                return np.bitwise_and(x.view(mask.dtype), mask, out=mask).view(x.dtype)
-    return np.where(c, a, b)
+    """a where c holds, else b. Many floats by their bits, which as integers are multiplied by 1 or 0: NumPy branches at each element, and
+
+    what a derivative of relu or a dropout asks for is not to be foreseen.
+    """
+    if c.size < MASKED or not c.flags.c_contiguous:
+        return np.where(c, a, b)
+    parts = [x.view(_BITS[x.dtype]) if x.shape == c.shape and x.dtype in _BITS and x.flags.c_contiguous else None for x in (a, b)]
+    for x, bits, zero in ((a, parts[0], b), (b, parts[1], a)):
+        if bits is not None and _is_zero(zero, x.dtype):
+            factors = (c if x is a else np.logical_not(c)).astype(bits.dtype)
+            return np.multiply(bits, factors, out=factors).view(x.dtype)
+    ours, others = parts
+    if ours is None or others is None or ours.dtype != others.dtype:
+        return np.where(c, a, b)
+    found = np.bitwise_xor(ours, others)            # what is to be changed in b's bits
+    np.multiply(found, c.astype(ours.dtype), out=found)
+    return np.bitwise_xor(found, others, out=found).view(a.dtype)
 
 
 def _is_zero(x: Any, dtype: Any) -> bool:
