@@ -100,6 +100,7 @@ def _load_numpy_backend() -> NumpyBackend:
 
 code_generator.by(_load_code_generator)
 numpy_rules.by(_load_numpy_backend)
+attributes.array_namespace.by(lambda: import_module("tracegrad.array_api"))
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64

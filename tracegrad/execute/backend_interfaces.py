@@ -46,20 +46,20 @@ class NumpyBackend(Protocol):
 
 
 class Provided(Generic[B]):
-    """A backend, loaded by the first call. what: what an error says is not provided."""
+    """A backend, or another part that stands above who asks for it, loaded by the first call. what: what an error says is not provided."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._load: Callable[[], B] | None = None
 
     def by(self, load: Callable[[], B]) -> None:
-        """From now on `load()` is the backend."""
+        """From now on `load()` is it."""
         self._load = load
 
     def __call__(self) -> B:
-        """The backend. Raises DeviceError where none was provided."""
+        """The part. Raises DeviceError where none was provided."""
         if self._load is None:
-            raise DeviceError(f"tracegrad: {self.what} is provided, so nothing can be computed with it; import tracegrad as a whole")
+            raise DeviceError(f"tracegrad: {self.what} is provided; import tracegrad as a whole")
         return self._load()
 
 

@@ -6,7 +6,6 @@ Every tensor here has its elements row by row: a view is index arithmetic on its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
+from tracegrad.execute.backend_interfaces import Provided
 from tracegrad.execute.devices import list_devices
 from tracegrad.graph.ir import Aval
 from tracegrad.ops.arguments import one_dim
@@ -234,6 +234,7 @@ def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
     return target.copy_(from_array(values.astype(target.dtype), target.device))
 
 
+array_namespace = Provided[Any]("no namespace of the array API standard")
 _VERSIONS = (None, "2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -245,7 +246,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
     if api_version not in _VERSIONS:
         known = ", ".join(f"{v!r}" for v in _VERSIONS)
         raise ArgumentError(f"__array_namespace__: api_version must be one of {known}, got {api_version!r}")
-    return import_module("tracegrad.array_api")
+    return array_namespace()
 
 
 def _never(name: str) -> Callable[[Tensor], bool]:
