@@ -77,7 +77,7 @@ def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window
     n, end = k.n, window.last if rows else window.first
     for _ in k.times("iteration", n - 1):
         found = k.variable("found", k.whole(-1))
-        for r in k.range("r", n) if rows else k.down("r", n):
+        for r in k.range("r", n, down=not rows):
             size = k.variable("size", k.number(0))
             for c in k.range("c", n):
                 with k.when(k.at(c) != r):
@@ -85,7 +85,7 @@ def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window
             found.assign(k.where(window.has(r) & (size == 0), k.whole(r), found))
         open_ = k.let("open", (found >= 0) & (window.first < window.last))
         k.leave(open_)
-        for r in k.range("r", n - 1) if rows else k.down("r", n - 1):
+        for r in k.range("r", n - 1, down=not rows):
             here = k.let("here", open_ & ((found <= r) & (end > r) if rows else (found > r) & (end <= r)))
             k.swap(here, a, r, r + 1, n)
             for x in (a, vectors.real) if vectors else (a,):
@@ -220,7 +220,7 @@ def _split(k: Matrices, a: Numbers, low: Variable, high: Variable, exceptional: 
     """
     eps, tiny = float(k.limits.eps), float(k.limits.tiny) / float(k.limits.eps)
     (many, most), alone = exceptional, 2 - k.parts
-    for r in k.down("r", k.n, 1):
+    for r in k.range("r", 1, k.n, down=True):
         below = a[r, r - 1]
         size, beside = k.let("size", k.size(below)), k.let("beside", k.size(a[r, r], a[r - 1, r - 1]))
         small = k.let("small", (size <= eps * k.where(many & (beside < most), most, beside)) | (size <= tiny))
@@ -369,7 +369,7 @@ def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: b
     large = k.variable("large", k.number(1))
     for e in k.range("e", n * n):
         k.most(large, k.let("size", k.size(a[e])))
-    for j in k.down("j", n):
+    for j in k.range("j", n, down=True):
         _solved(k, a, values, line, j, large)
         best = k.variable("best", k.number(0))
         for r in k.range("r", n):
@@ -409,7 +409,7 @@ def _solved(k: Matrices, a: Numbers, values: Numbers, line: Numbers, j: Index, l
     low = k.let("low", float(k.limits.eps) * k.size(values[j]))
     tiny = k.let("tiny", float(k.limits.tiny) / float(k.limits.eps) * k.n * large)
     least = k.let("least", k.where(low > tiny, low, tiny))
-    for i in k.down("i", j):
+    for i in k.range("i", j, down=True):
         rest = k.total("rest", (a[i, c] * line[c] for c in k.range("c", i + 1, j + 1)), k.zero(2))
         s = k.let("s", values[j] - values[i])
         flat = k.let("flat", k.size(s) < least)

@@ -60,7 +60,7 @@ def _less(k: Matrices, x: Numbers, factor: Value, i: Index, j: Index, first: Ind
 def substitute(k: Matrices, a: Numbers, b: Numbers, upper: bool = True, unit: bool = False) -> None:
     """b becomes X in A X = B, A the upper or lower triangle of a."""
     n = k.n
-    for j in k.down("j", n) if upper else k.range("j", n):
+    for j in k.range("j", n, down=upper):
         if not unit:
             divided = k.division(a[j, j])
             for c in k.range("c", b.columns):

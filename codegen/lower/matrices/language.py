@@ -7,13 +7,12 @@ An algorithm is a Python function that writes the statements of a kernel while i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Bits,
@@ -61,50 +60,32 @@ class Language:
 
     # -- loops and branches
 
-    def range(self, name: str, start: IndexLike, stop: IndexLike | None = None) -> Iterator[Index]:
+    def range(self, name: str, start: IndexLike, stop: IndexLike | None = None, down: bool = False) -> Iterator[Index]:
         """`for i in k.range("i", start, stop)`: a loop. Of one iteration it is what that does, and of none nothing.
 
-        Of `start` alone: from 0 to it.
+        Of `start` alone: from 0 to it. down: from stop - 1 down to start.
         """
+        w = self.writer
         first, last = map(index_of, (0, start) if stop is None else (start, stop))
         if last.hi <= first.lo:
             return
         if not first.terms and last == first + 1:
             yield first
             return
-        with self._loop(name, first, last) as var:
+        var = Mutable(name, last.hi) if down else Var(name, last.hi - first.lo, first.lo)
+        with w.scope(), w.counting(var, last - 1, Infix(">=", var, first), "-", 1) if down else w.loop(var, first, last):
             yield var.index
 
     def times(self, name: str, most: int) -> Iterator[None]:
         """So many iterations, at most: see `leave`."""
-        with self._loop(name, constant(0), constant(most)):
+        with self.writer.scope(), self.writer.loop(Var(name, most), 0, most):
             yield
-
-    def down(self, name: str, start: IndexLike, stop: IndexLike = 0) -> Iterator[Index]:
-        """From start - 1 down to stop."""
-        w, first, last = self.writer, index_of(start), index_of(stop)
-        if first.hi <= last.lo:
-            return
-        if not last.terms and first == last + 1:
-            yield last
-            return
-        with w.scope():
-            var = Mutable(name, first.hi)
-            with w.counting(var, first - 1, Infix(">=", var, last), "-", 1):
-                yield var.index
 
     def pairs(self, rows: IndexLike, columns: IndexLike) -> Iterator[tuple[Index, Index]]:
         """Two loops, one in the other."""
         for r in self.range("r", rows):
             for c in self.range("c", columns):
                 yield r, c
-
-    @contextmanager
-    def _loop(self, name: str, first: Index, last: Index) -> Iterator[Var]:
-        with self.writer.scope():
-            var = Var(name, last.hi - first.lo, first.lo)
-            with self.writer.loop(var, first, last):
-                yield var
 
     def when(self, condition: Value) -> Any:
         """`with`: what is done where it holds: something about indices, which is the same for all matrices."""

@@ -67,7 +67,7 @@ def qr(k: Matrices) -> None:
     a, factors = reflections(k)
     if k.wanted(0):
         q = k.unit("q", m, columns)
-        for j in k.down("j", least):
+        for j in k.range("j", least, down=True):
             for c in k.range("c", j, columns):
                 _reflected(k, a, factors[j], q, j, c)
         k.store(0, q)
