@@ -16,7 +16,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.matrices.language import Language
 from tracegrad.codegen.lower.matrices.values import Numbers, Value
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind, float64, int32
 from tracegrad.support.plan import MatrixCheck
@@ -85,14 +85,12 @@ class Matrices(KernelBuilder, Language):
         rows, columns = self.shapes[number]
         size, made = rows * columns, self.array(base, *((columns, rows) if transposed else (rows, columns)), self.parts, room=room)
         for part, array in enumerate(made.arrays):
-            node = strip(self.node.operands[number * self.parts + part])
-            stored = self.ev.storage(node)
-            assert stored is not None
-            pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
+            given = self.node.operands[number * self.parts + part]
+            pointer = self.operand(given)
             for e, place in self.elements(rows, columns, transposed):
                 vector = Access(pointer, self.matrix * size + e, each=(lanes - 1) * size + 1)
-                x: Expression = Load(vector, node.dtype, lanes, size)
-                w.store(Access(array, place), Convert(x, self.dtype) if lanes > 1 and node.dtype != self.dtype else x, self.node)
+                x: Expression = Load(vector, given.dtype, lanes, size)
+                w.store(Access(array, place), Convert(x, self.dtype) if lanes > 1 and given.dtype != self.dtype else x, self.node)
         return made
 
     def elements(self, rows: int, columns: int, transposed: bool) -> Iterator[tuple[Index, Index]]:
@@ -126,8 +124,7 @@ class Matrices(KernelBuilder, Language):
 
     def _store(self, node: Node, e: Index, x: Expression) -> None:
         """Element e of a result of each matrix."""
-        stored, size = self.context.output(self.group, node), node.aval.size // self.batch
-        pointer = self.writer.buffer(stored.ref, self.writer.base(node), node.dtype, stored.access)
+        pointer, size = self.output(node), node.aval.size // self.batch
         for lane in range(self.lanes):
             value = Lanes(x, lane) if self.lanes > 1 else x
             at = (self.matrix + lane) * size + e

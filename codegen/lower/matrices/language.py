@@ -254,9 +254,7 @@ class Language:
         """Unit matrices."""
         made = self.array(base, rows, columns, self.parts)
         for r, c in self.pairs(rows, columns):
-            made.real[r, c] = self.where(self.at(c) == r, 1, 0)
-            if self.parts > 1:
-                made.imag[r, c] = self.number(0)
+            made[r, c] = self.complex(self.where(self.at(c) == r, 1, 0))
         return made
 
     def zeros(self, base: str, rows: int, columns: int = 1, parts: int = 1) -> Numbers:
