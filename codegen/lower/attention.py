@@ -53,9 +53,9 @@ class Attention(KernelBuilder):
         """Those of the operation, without masks, which become `masks`."""
         described = self.node.attrs["masks"]
         count = len(self.node.operands) - len(described)
-        self.masks = [Mask(self.operand(m), fill, inner, m.shape)
+        self.masks = [Mask(self.operand_buffer(m), fill, inner, m.shape)
                       for m, (fill, inner) in zip(self.node.operands[count:], described, strict=True)]
-        return [self.operand(x) for x in self.node.operands[:count]]
+        return [self.operand_buffer(x) for x in self.node.operands[:count]]
 
     def exp(self, x: Expression, nonpositive: bool = False) -> Expression:
         return self.ev.op(_EXP_NONPOSITIVE if nonpositive else _EXP, [x], self.dtype, self.dtype, {})

@@ -156,7 +156,7 @@ class KernelBuilder:
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
-    def operand(self, node: Node, name: str = "") -> Buffer:
+    def operand_buffer(self, node: Node, name: str = "") -> Buffer:
         """The buffer that has a node which is not computed here."""
         node = strip(node)
         stored = self.ev.storage(node)

@@ -216,7 +216,7 @@ class VectorTransforms(KernelBuilder):
 
     def factor(self, at: Index, apart: int, width: int = 1) -> Complex:
         """One of the table's, or a vector of them; the other part is so many elements behind."""
-        memory = self.operand(self.node.operands[2], "factors")
+        memory = self.operand_buffer(self.node.operands[2], "factors")
         re, im = (self.writer.declare("w", Load(Access(memory, at + part * apart, each=width), self.dtype, width)) for part in (0, 1))
         return re, im
 

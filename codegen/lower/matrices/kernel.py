@@ -86,7 +86,7 @@ class Matrices(KernelBuilder, Language):
         size, made = rows * columns, self.array(base, *((columns, rows) if transposed else (rows, columns)), self.parts, room=room)
         for part, array in enumerate(made.arrays):
             given = self.node.operands[number * self.parts + part]
-            pointer = self.operand(given)
+            pointer = self.operand_buffer(given)
             for e, place in self.elements(rows, columns, transposed):
                 vector = Access(pointer, self.matrix * size + e, each=(lanes - 1) * size + 1)
                 x: Expression = Load(vector, given.dtype, lanes, size)
