@@ -148,14 +148,10 @@ def order(k: Matrices) -> None:
     pivots, order_ = k.load(0, "pivots"), k.row_numbers(rows)
     info_ = k.note()
     for j in k.range("j", k.n):
-        row, mine = k.let("row", pivots[j] - 1), k.let("mine", order_[j])
+        row = k.let("row", pivots[j] - 1)
         info_[0] = k.where((row >= 0) & (row < rows), info_[0], k.whole(1))
-        other = k.variable("other", mine)
         for i in k.range("i", rows):
-            here = k.let("here", row == i)
-            other.assign(k.where(here, order_[i], other))
-            order_[i] = k.where(here, mine, order_[i])
-        order_[j] = other
+            k.exchange(k.let("here", row == i), order_[j], order_[i])
     k.report()
     k.store(0, order_)
 
