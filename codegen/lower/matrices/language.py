@@ -72,9 +72,14 @@ class Language:
         if not first.terms and last == first + 1:
             yield first
             return
-        var = Mutable(name, last.hi) if down else Var(name, last.hi - first.lo, first.lo)
-        with w.scope(), w.counting(var, last - 1, Infix(">=", var, first), "-", 1) if down else w.loop(var, first, last):
-            yield var.index
+        if down:
+            lower = Mutable(name, last.hi)
+            with w.scope(), w.counting(lower, last - 1, Infix(">=", lower, first), "-", 1):
+                yield lower.index
+        else:
+            var = Var(name, last.hi - first.lo, first.lo)
+            with w.scope(), w.loop(var, first, last):
+                yield var.index
 
     def times(self, name: str, most: int) -> Iterator[None]:
         """So many iterations, at most: see `leave`."""
@@ -220,7 +225,7 @@ class Language:
         best.assign(self.where(x > best, x, best))
 
     def division(self, x: Value, size: Value | None = None, flat: Value | None = None) -> Callable[[Value], Value]:
-        """What divides by x, of that size; by 1 where `flat`, for 0. (The size goes first: squares of it may be too large.)"""
+        """What divides by x, of that size; by 1 where `flat`, for 0. (The size goes first: products may be too large.)"""
         if len(x.parts) == 1:
             pivot = self.let("pivot", x if flat is None else self.where(flat, 1, x))
             return lambda number: number / pivot
@@ -229,7 +234,7 @@ class Language:
         unit = x / norm
         u = self.let("u", unit if flat is None else Value(*self.where(flat, norm, unit.real).parts, *unit.imag.parts))
         square = self.let("square", u.squared)
-        return lambda number: number * u.conj / square / norm
+        return lambda number: self.let("x", number / norm) * u.conj / square
 
     def power(self, x: Value) -> Value:
         """The power of two that is in x."""

@@ -136,6 +136,12 @@ class Numbers:
     def imag(self) -> Numbers:
         return Numbers(self.k, self.arrays[1:], self.dtype, self.columns)
 
+    def row(self, r: IndexLike) -> Callable[[IndexLike], Variable]:
+        return lambda c: self[r, c]
+
+    def column(self, c: IndexLike) -> Callable[[IndexLike], Variable]:
+        return lambda r: self[r, c]
+
     def __getitem__(self, at: IndexLike | tuple[IndexLike, IndexLike]) -> Variable:
         flat = at[0] * self.columns + at[1] if isinstance(at, tuple) else at
         places = tuple([Access(x, flat if isinstance(flat, Index) else constant(flat)) for x in self.arrays])
