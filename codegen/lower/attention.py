@@ -13,7 +13,6 @@ from keys over rows, for those of k and v. Where these are too few work-groups, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
@@ -281,7 +280,7 @@ class Ranges(Attention):
         with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
             place = bounded(unit, 0, elements)                  # not `at`, which several items may have
             w.store(Access(result, place), Infix("/", o, whole))
-            with t.only(Infix("==", w.at(place % self.width), 0)) if self.node.attrs["statistics"] else ExitStack():
+            with t.only(Infix("==", w.at(place % self.width), 0) if self.node.attrs["statistics"] else None):
                 for n, number in enumerate(self.statistics(base, whole)):
                     w.store(Access(result, place // self.width + self.numbers_start(n)), number)
         size = ceil_div(elements, across) * across
