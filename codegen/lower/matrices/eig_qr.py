@@ -150,7 +150,6 @@ def _steps(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) ->
     for r, c in k.pairs(n, n):
         size = k.let("size", k.size(a[r, c]))
         most.assign(k.where((size > most) & window.has(r) & window.has(c), size, most))
-    assert k.info is not None
     high = k.variable("high", k.where(k.info[0] == 0, k.whole(n - 1), k.whole(-1)))
     count = k.variable("count", k.whole(0))
     for _ in k.times("iteration", _STEPS * max(10, n) + 1):

@@ -29,7 +29,7 @@ def eliminate(k: Matrices, a: Numbers, *others: Numbers, orders: tuple[Numbers, 
             here = k.let("here", row == i)
             for x in (a, *others, *orders):
                 k.swap(here, x, j, i, x.columns, j if x is a and not keep else 0)
-        if k.info is not None:
+        if k.noted:
             k.note_pivot(j, ~(best > 0))
         divided = k.division(a[j, j], best, k.let("flat", best == 0))
         for i in k.range("i", j + 1, m):

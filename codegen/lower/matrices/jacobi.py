@@ -155,7 +155,6 @@ def scaled(k: Matrices, a: Numbers, places: Callable[[], Iterator[tuple[Index, I
 
     `info` becomes 1 where one of them is NaN or infinite. What is given back is the power.
     """
-    assert k.info is not None
     least, most = float(k.limits.tiny), 2.0 ** (k.limits.maxexp - 2)
     best = k.variable("best", k.number(0))
     for place in places():

@@ -25,6 +25,8 @@ from tracegrad.support.plan import MatrixCheck
 class Matrices(KernelBuilder, Language):
     """One kernel while it is written. results: where each result of the call goes; Temps are not wanted."""
 
+    info: Numbers                                            # of `note`: which pivot (from 1) is the first that is not there; 0
+
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:
         super().__init__(group, context)
         fn = self.node.fn
@@ -39,7 +41,7 @@ class Matrices(KernelBuilder, Language):
         wide = self.target.traits.quick_float64 and self.target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
         self.dtype = float64 if wide else dtype
         self.lanes = bit_floor(min(16, self.target.simd_bytes // self.dtype.itemsize, self.batch)) if self.target.traits.vectors else 1
-        self.info: Numbers | None = None                     # which pivot (from 1) is the first that is not there; 0
+        self.noted = False
 
     def kernel(self, algorithm: Callable[[Matrices], None]) -> Kernel:
         for matrix in self.matrices():
@@ -136,18 +138,16 @@ class Matrices(KernelBuilder, Language):
 
     def note(self) -> Numbers:
         """`info`, of zeros."""
-        self.info = self.array("info", 1, whole=True)
+        self.info, self.noted = self.array("info", 1, whole=True), True
         self.info[0] = self.whole(0)
         return self.info
 
     def note_pivot(self, j: Index, bad: Value) -> None:
         """Note pivot j, the first that is `bad`."""
-        assert self.info is not None
         self.info[0] = self.where((self.info[0] == 0) & bad, self.whole(j + 1), self.info[0])
 
     def report(self) -> None:
         """Note the first matrix that is impossible: the largest note is kept."""
-        assert self.info is not None
         w, faults = self.writer, self.writer.buffer(FAULTS, "faults", FAULTS.dtype, "inout")
         place = w.scalar(self.context.fault(self.node), "fault", int32)
         first = w.at((self.batch - self.matrix) * MatrixCheck.PIVOTS)
