@@ -12,8 +12,7 @@ from keys over rows, for those of k and v. Where these are too few work-groups, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from functools import partial
 
 from tracegrad.codegen.graph.attention import blocks, full, ranges
@@ -24,24 +23,21 @@ from tracegrad.codegen.kernel.ir.statements import Access, Buffer
 from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.blocks import Blocks, Lines, Mask, Part, Side, Tile
 from tracegrad.codegen.tile.group_blocks import GroupBlocks
 from tracegrad.codegen.tile.item_blocks import ItemBlocks
-from tracegrad.errors import CompilerBug
-from tracegrad.graph.ir import Node
 from tracegrad.support.tuning import tuning
 
 _EXP, _EXP_NONPOSITIVE, _LOG = (f"{name}({{}})".format for name in ("exp", "exp_nonpositive", "log"))
-Lowered = Callable[["Attention", Side, Side, int], Blocks]         # what the program is lowered by: of own and other lines, in parts
 
 
 class Attention(KernelBuilder):
     """A kernel of attention while it is written. length, keys, size, width: L, S, E, V. wanted: the operands whose gradients it makes."""
 
-    def __init__(self, group: Group, context: Context, lowered: Lowered, wanted: str = "") -> None:
+    def __init__(self, group: Group, context: Context, wanted: str = "") -> None:
         super().__init__(group, context)
-        self.target, self.lowered, self.wanted, node = context.target, lowered, wanted, self.node
+        self.target, self.wanted, node = context.target, wanted, self.node
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
@@ -52,18 +48,13 @@ class Attention(KernelBuilder):
 
     # -- buffers and functions
 
-    def operand(self, node: Node) -> Buffer:
-        found = self.context.storage(self.group)(strip(node))
-        assert found is not None                                 # the schedule stores what it reads
-        return self.writer.buffer(found.ref, self.writer.base(strip(node)), node.dtype, found.access)
-
     def operands(self) -> list[Buffer]:
         """Those of the operation, without masks, which become `masks`."""
         described = self.node.attrs["masks"]
         count = len(self.node.operands) - len(described)
-        self.masks = [Mask(self.operand(m), fill, inner, m.shape)
+        self.masks = [Mask(self.operand_buffer(m), fill, inner, m.shape)
                       for m, (fill, inner) in zip(self.node.operands[count:], described, strict=True)]
-        return [self.operand(x) for x in self.node.operands[:count]]
+        return [self.operand_buffer(x) for x in self.node.operands[:count]]
 
     def exp(self, x: Expression, nonpositive: bool = False) -> Expression:
         return self.ev.op(_EXP_NONPOSITIVE if nonpositive else _EXP, [x], self.dtype, self.dtype, {})
@@ -93,7 +84,13 @@ class Attention(KernelBuilder):
         own, other = (self.of_keys, self.of_rows) if by_keys else (self.of_rows, self.of_keys)
         attrs = self.node.attrs
         parts = attrs["row_parts" if by_keys else "parts"] if self.wanted else ranges(self.node, self.target, False)
-        return self.lowered(self, own, other, parts)
+        if not self.target.traits.row_groups:
+            return ItemBlocks(self.writer, self.dtype, self.heads, own, other, self.causal, parts if self.wanted else 1,
+                              tuning().attention_keys, bool(self.wanted))
+        b = blocks(self.node, self.target)
+        assert b is not None                                     # else the graph would not have the operation
+        return GroupBlocks(self.writer, self.dtype, self.heads, own, other, self.of_rows, self.causal, parts,
+                           b.across, b.down, b.rows, b.padded)
 
     # -- masks and rows' numbers
 
@@ -159,7 +156,7 @@ class Attention(KernelBuilder):
             if in_parts:
                 t.store(o)
                 t.store_numbers(out, [elements, elements + rows], [top, total])
-                return [self.done(t, 2), Ranges(self.group, self.context, self.lowered).kernel(in_parts, t.parts)]
+                return [self.done(t, 2), Ranges(self.group, self.context).kernel(in_parts, t.parts)]
             base = t.compute("base", lambda top, total: self.ended(t, top, total)[0], top, total)
             t.change(total, lambda total: self.ended(t, total, total)[1], total)
             t.store(o, lambda o, total: Infix("/", o, total), total)
@@ -229,37 +226,16 @@ class Attention(KernelBuilder):
         return found
 
 
-def item_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
-    return ItemBlocks(a.writer, a.dtype, a.heads, own, other, a.causal, parts if a.wanted else 1, tuning().attention_keys, bool(a.wanted))
-
-
-def group_blocks(a: Attention, own: Side, other: Side, parts: int) -> Blocks:
-    b = blocks(a.node, a.target)
-    if b is None:
-        raise CompilerBug(f"codegen: {a.node!r}, computed at {a.node.loc}, does not fit into local memory")
-    return GroupBlocks(a.writer, a.dtype, a.heads, own, other, a.of_rows, a.causal, parts, b.across, b.down, b.rows, b.padded)
-
-
 @lowering("attention")
 def lower_attention(group: Group, context: Context) -> list[Kernel]:
-    """On CPUs a kernel of the gradient adds to both sides."""
-    return _lowered(group, context, item_blocks, "qvk")
-
-
-@lowering("attention", on="gpu")
-def lower_attention_gpu(group: Group, context: Context) -> list[Kernel]:
-    """On GPUs a kernel of the gradient adds to its own lines alone."""
-    return _lowered(group, context, group_blocks, "q", "vk")
-
-
-def _lowered(group: Group, context: Context, lowered: Lowered, *gradients: str) -> list[Kernel]:
-    """lowered: what the program is lowered by; gradients: of each kernel of the gradient, the operands whose gradients it makes."""
+    """A work-item's kernel of the gradient adds to both sides, a work-group's to its own lines alone: so these are two."""
     node = group.anchor
     if node.fn.name == "attention_forward":
-        return Attention(group, context, lowered).forward()
+        return Attention(group, context).forward()
+    gradients = ("q", "vk") if context.target.traits.row_groups else ("qvk",)
     heads, length, _ = node.operands[0].shape
     deltas = Temp("deltas", node, heads * length, node.dtype) if len(gradients) > 1 else None
-    return [Attention(group, context, lowered, wanted).gradient(deltas) for wanted in gradients]
+    return [Attention(group, context, wanted).gradient(deltas) for wanted in gradients]
 
 
 class Ranges(Attention):
@@ -304,7 +280,7 @@ class Ranges(Attention):
         with t.only(Infix("==", w.at(t.y), 0) if down > 1 else None, t.less(unit, elements)):
             place = bounded(unit, 0, elements)                  # not `at`, which several items may have
             w.store(Access(result, place), Infix("/", o, whole))
-            with t.only(Infix("==", w.at(place % self.width), 0)) if self.node.attrs["statistics"] else ExitStack():
+            with t.only(Infix("==", w.at(place % self.width), 0) if self.node.attrs["statistics"] else None):
                 for n, number in enumerate(self.statistics(base, whole)):
                     w.store(Access(result, place // self.width + self.numbers_start(n)), number)
         size = ceil_div(elements, across) * across

@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.ir.vectors import bit_floor, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows.shape import vector_width
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import DType
 from tracegrad.support.tuning import tuning
@@ -156,9 +156,18 @@ class KernelBuilder:
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
-    def output(self) -> Buffer:
-        out = self.context.output(self.group, self.node)
-        return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
+    def operand_buffer(self, node: Node, name: str = "") -> Buffer:
+        """The buffer that has a node which is not computed here."""
+        node = strip(node)
+        stored = self.ev.storage(node)
+        assert stored is not None                                # the schedule stores what an anchor reads
+        return self.writer.buffer(stored.ref, name or self.writer.base(node), node.dtype, stored.access)
+
+    def output(self, node: Node | None = None) -> Buffer:
+        """The buffer that a node is written to: the anchor, if none is given."""
+        node = node or self.node
+        out = self.context.output(self.group, node)
+        return self.writer.buffer(out.ref, self.writer.base(node), node.dtype, out.access)
 
     def temp(self, temp: Temp, name: str, access: str) -> Buffer:
         return self.writer.buffer(temp, name, temp.dtype, access)

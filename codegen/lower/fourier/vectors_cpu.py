@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tracegrad.codegen.graph.fourier.vectors_cpu import FEW_COLUMNS, stages
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.ir.expressions import Access, Array, Buffer, Expression, Lanes, Literal, Load, Prefix, Splat, Vector, Zip
+from tracegrad.codegen.kernel.ir.expressions import Access, Array, Expression, Lanes, Literal, Load, Prefix, Splat, Vector, Zip
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.statements import Bound, Declare, bound, rest
 from tracegrad.codegen.kernel.ir.types import register_type
@@ -29,7 +29,7 @@ from tracegrad.codegen.kernel.lanes import is_name
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fourier.butterflies import Arithmetic, Complex, butterfly
 from tracegrad.codegen.lower.serial import KernelBuilder, column_part, parts
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.schedule.grouping import Group
 
 
 class _Stage(NamedTuple):
@@ -216,15 +216,9 @@ class VectorTransforms(KernelBuilder):
 
     def factor(self, at: Index, apart: int, width: int = 1) -> Complex:
         """One of the table's, or a vector of them; the other part is so many elements behind."""
-        memory = self.constant()
+        memory = self.operand_buffer(self.node.operands[2], "factors")
         re, im = (self.writer.declare("w", Load(Access(memory, at + part * apart, each=width), self.dtype, width)) for part in (0, 1))
         return re, im
-
-    def constant(self) -> Buffer:
-        table = strip(self.node.operands[2])
-        stored = self.context.storage(self.group)(table)
-        assert stored is not None
-        return self.writer.buffer(stored.ref, "factors", self.dtype, stored.access)
 
     def kept(self, part: int, at: Index, width: int) -> Expression:
         """A part of points that the pass before has left."""

@@ -4,18 +4,18 @@ As LAPACK's geev: balanced (`_taken_out`, `_balanced`), brought to Hessenberg's 
 (`_steps`), of which a real matrix takes two at a time, so that it stays real and pairs are conjugates (J. Francis, "The QR
 transformation", 1961; G. Golub, C. Van Loan, "Matrix computations", 7.5). Each matrix of a vector steps through a window of its own, from
 `low` to `high`, and what is done to the others there is 1 times themselves. So what a matrix gives does not depend on its neighbours.
-
-Reflections are 1 - tau v v^H with a real tau, v[0] = 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tracegrad.codegen.kernel.index.index import Index
-from tracegrad.codegen.lower.matrices.jacobi import scaled
+from tracegrad.codegen.lower.matrices.jacobi import scaled, turned
 from tracegrad.codegen.lower.matrices.kernel import Matrices
-from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares, sum_of
+from tracegrad.codegen.lower.matrices.reflections import reflected, reflection
+from tracegrad.codegen.lower.matrices.values import Numbers, Value, Variable, pair, squares
 from tracegrad.ops.linalg.eigen import NEARLY_LARGEST
 
 _STEPS = 30                         # at most, for each eigenvalue: 2 to 3 are usual
@@ -77,7 +77,7 @@ def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window
     n, end = k.n, window.last if rows else window.first
     for _ in k.times("iteration", n - 1):
         found = k.variable("found", k.whole(-1))
-        for r in k.range("r", n) if rows else k.down("r", n):
+        for r in k.range("r", n, down=not rows):
             size = k.variable("size", k.number(0))
             for c in k.range("c", n):
                 with k.when(k.at(c) != r):
@@ -85,7 +85,7 @@ def _taken_out(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window
             found.assign(k.where(window.has(r) & (size == 0), k.whole(r), found))
         open_ = k.let("open", (found >= 0) & (window.first < window.last))
         k.leave(open_)
-        for r in k.range("r", n - 1) if rows else k.down("r", n - 1):
+        for r in k.range("r", n - 1, down=not rows):
             here = k.let("here", open_ & ((found <= r) & (end > r) if rows else (found > r) & (end <= r)))
             k.swap(here, a, r, r + 1, n)
             for x in (a, vectors.real) if vectors else (a,):
@@ -130,52 +130,15 @@ def _balanced(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window)
 
 def _hessenberg(k: Matrices, a: Numbers, vectors: Numbers | None) -> None:
     """Nothing is left below the elements below the diagonal: reflections, as gehrd."""
-    n = k.n
-    if n < 3:
-        return
-    line = k.array("line", n, parts=k.parts)
-    for j in k.range("j", n - 2):
-        top = a[j + 1, j]
-        size = k.total("size", (k.size(a[i, j]) for i in k.range("i", j + 2, n)))
-        flat = k.let("flat", size == 0)
-        size.assign(k.where(flat, 1, sum_of((size, *k.absolutes(top)))))
-        norm = k.variable("norm", k.number(0))
-        for i in k.range("i", j + 1, n):
-            x = k.let("x", a[i, j] / size)
-            norm += x.squared
-            line[i] = x
-        norm.assign(k.where(flat, 1, k.sqrt(norm)))
-        phase, far, tau = _start(k, line[j + 1], norm, flat)
-        for i in k.range("i", j + 2, n):
-            line[i] = k.where(flat, 0, phase.conj * k.let("x", line[i]) / far)
-            a[i, j] = k.zero(k.parts)
-        line[j + 1] = k.complex(k.number(1))
-        a[j + 1, j] = k.where(flat, top, -phase * norm * size)
-        for c in k.range("c", j + 1, n):
-            rest = k.total("rest", (line[i].conj * a[i, c] for i in k.range("i", j + 1, n)), k.zero(k.parts))
-            rest *= tau
-            for i in k.range("i", j + 1, n):
-                a[i, c] -= line[i] * rest
+    for j in k.range("j", k.n - 2):
+        factor, others = reflection(k, a, j + 1, j, k.n), partial(k.range, "i", j + 2, k.n)
+        for c in k.range("c", j + 1, k.n):
+            reflected(k, factor.conj, a.column(j), a.column(c), j + 1, others)
         for array in (a, vectors) if vectors else (a,):
-            for r in k.range("r", n):
-                rest = k.total("rest", (array[r, i] * line[i] for i in k.range("i", j + 1, n)), k.zero(k.parts))
-                rest *= tau
-                for i in k.range("i", j + 1, n):
-                    array[r, i] -= line[i].conj * rest
-
-
-def _start(k: Matrices, first: Value, norm: Value, flat: Value) -> tuple[Value, Value, Value]:
-    """`phase`, `far` and `tau` of the reflection that makes minus phase times its norm of a vector, of which `first` is the first number.
-
-    None where `flat`.
-    """
-    if k.parts == 1:
-        best, phase = k.let("best", k.fabs(first)), k.where(first < 0, k.number(-1), 1)
-    else:
-        best = k.let("best", k.sqrt(first.squared))
-        phase = k.where(best > 0, first / k.where(best > 0, best, 1), k.complex(k.number(1)))
-    far = k.let("far", norm + best)
-    return k.let("phase", phase), far, k.let("tau", k.where(flat, 0, far / norm))
+            for r in k.range("r", k.n):
+                reflected(k, factor, a.column(j), array.row(r), j + 1, others, right=True)
+        for i in others():
+            a[i, j] = k.zero(k.parts)
 
 
 def _steps(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) -> None:
@@ -187,7 +150,6 @@ def _steps(k: Matrices, a: Numbers, vectors: Numbers | None, window: _Window) ->
     for r, c in k.pairs(n, n):
         size = k.let("size", k.size(a[r, c]))
         most.assign(k.where((size > most) & window.has(r) & window.has(c), size, most))
-    assert k.info is not None
     high = k.variable("high", k.where(k.info[0] == 0, k.whole(n - 1), k.whole(-1)))
     count = k.variable("count", k.whole(0))
     for _ in k.times("iteration", _STEPS * max(10, n) + 1):
@@ -220,7 +182,7 @@ def _split(k: Matrices, a: Numbers, low: Variable, high: Variable, exceptional: 
     """
     eps, tiny = float(k.limits.eps), float(k.limits.tiny) / float(k.limits.eps)
     (many, most), alone = exceptional, 2 - k.parts
-    for r in k.down("r", k.n, 1):
+    for r in k.range("r", 1, k.n, down=True):
         below = a[r, r - 1]
         size, beside = k.let("size", k.size(below)), k.let("beside", k.size(a[r, r], a[r - 1, r - 1]))
         small = k.let("small", (size <= eps * k.where(many & (beside < most), most, beside)) | (size <= tiny))
@@ -245,34 +207,26 @@ def _chased(k: Matrices, a: Numbers, vectors: Numbers | None, window: tuple[Valu
     begun = [k.where(start, y, x) for y, x in zip(_begun(k, a, shift, start, places), before, strict=True)]
     if width == 3:                                           # the last step has two rows
         begun[2] = k.where(edge, 0, begun[2])
-    x = [k.let(f"x{i}", number) for i, number in enumerate(begun)]
-    flat = k.let("flat", ~here | (k.size(*x[1:]) == 0))
-    size = k.let("size", k.where(flat, 1, k.size(*x)))
-    u = [k.let(f"u{i}", number / size) for i, number in enumerate(x)]
-    norm = k.let("norm", k.where(flat, 1, k.sqrt(squares(*u))))
-    phase, far, tau = _start(k, u[0], norm, flat)
-    v = [k.let(f"v{i}", k.where(flat, 0, phase.conj * number / far)) for i, number in enumerate(u) if i]
+    line = k.array("line", width, parts=k.parts)
+    for i, number in enumerate(begun):
+        line[i] = k.where(here, number, 0)
+    factor = reflection(k, line, 0, 0, width)
+    v = [k.let(f"v{i}", line[i]) for i in range(width)]
     with k.when(k.at(step) > first):
-        inside = k.let("inside", here & (low < step) & ~flat)
-        before[0].assign(k.where(inside, -phase * norm * size, before[0]))
-        for i, number in enumerate(before[1:], 1):
-            number.assign(k.where(inside & ~edge if i == 2 else inside, 0, number))
+        inside = k.let("inside", here & (low < step))
+        for i, number in enumerate(before):
+            number.assign(k.where(inside & ~edge if i == 2 else inside, 0 if i else v[0], number))
+
+    def turn(x: list[Variable], right: bool) -> None:
+        reflected(k, factor if right else factor.conj, v.__getitem__, x.__getitem__, 0, partial(range, 1, width), right)
+
     for c in k.range("c", step, n if vectors else stop + 1):
-        _reflected(k, [a[place, c] for place in places], v, tau, False)
+        turn([a[place, c] for place in places], False)
     end = k.chosen("end", n + 1, k.at(step + width) < n, step + width + 1, n)
     for r in k.range("r", 0 if vectors else first, end):
-        _reflected(k, [a[r, place] for place in places], v, tau, True)
+        turn([a[r, place] for place in places], True)
     for r in k.range("r", n) if vectors else ():
-        _reflected(k, [vectors[r, place] for place in places], v, tau, True)  # type: ignore[index]
-
-
-def _reflected(k: Matrices, x: list[Variable], v: list[Value], tau: Value, right: bool) -> None:
-    """Numbers of a column become H times these, or those of a row times H. v: H's vector from its second number on."""
-    first, *others = x
-    rest = k.let("rest", tau * sum_of((first, *((f if right else f.conj) * y for f, y in zip(v, others, strict=True)))))
-    first -= rest
-    for f, y in zip(v, others, strict=True):
-        y -= (f.conj if right else f) * rest
+        turn([vectors[r, place] for place in places], True)  # type: ignore[index]
 
 
 def _shift(k: Matrices, p: Variable, q: Variable, s: Variable, size: Value, odd: Value) -> None:
@@ -302,10 +256,8 @@ def _complex_shift(k: Matrices, p: Variable, q: Variable, s: Variable, size: Val
     f = k.let("f", pair(k.where(less, k.fabs(twist), best), k.where(less, k.where(e.imag < 0, -best, best), twist)))
     q.assign(k.where(k.let("here", (q.conj * f).real < 0), q - f, q + f))
     norm = k.let("norm", k.size(q))
-    far = k.let("far", k.where(norm > 0, norm, 1))
-    q /= far
-    square = k.let("square", k.where(norm > 0, q.squared, 1))
-    p.assign(k.where(odd, p + 0.75 * size, p - s * q.conj / square / far))
+    divided = k.division(q, norm, k.let("flat", norm == 0))
+    p.assign(k.where(odd, p + 0.75 * size, p - divided(s)))
 
 
 def _begun(k: Matrices, a: Numbers, shift: tuple[Value, Value, Value], start: Value, places: list[Index]) -> Iterable[Value]:
@@ -344,20 +296,13 @@ def _pairs(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers | None) ->
             size = k.let("size", k.where(here, k.fabs(x) + k.fabs(q) + root, 1))
             norm = k.let("norm", size * k.sqrt(squares(x / size, q / size, root / size)))
             turn = k.let("cosine", k.where(here, pair(q / norm, root / norm), pair(k.number(1), k.number(0))))
-            sine = k.let("sine", k.where(here, x / norm, 0))
+            sine = k.let("sine", k.where(here, -x / norm, 0))
             for i in k.range("i", 0, r + 1):
-                _turned(k, a[i, r - 1], a[i, r], turn, sine)
+                turned(k, a[i, r - 1], a[i, r], turn, sine)
             for c in k.range("c", r - 1, n):
-                _turned(k, a[r - 1, c], a[r, c], turn.conj, sine)
+                turned(k, a[r - 1, c], a[r, c], turn.conj, sine)
             for i in k.range("i", n):
-                _turned(k, vectors[i, r - 1], vectors[i, r], turn, sine)
-
-
-def _turned(k: Matrices, x: Variable, y: Variable, cosine: Value, sine: Value) -> None:
-    """(x, y) G; G is of the columns (c, s) and (-s, conj(c))."""
-    e, f = k.let("e", x), k.let("f", y)
-    x.assign(cosine * e + sine * f)
-    y.assign(cosine.conj * f - sine * e)
+                turned(k, vectors[i, r - 1], vectors[i, r], turn, sine)
 
 
 def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: bool) -> None:
@@ -369,7 +314,7 @@ def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: b
     large = k.variable("large", k.number(1))
     for e in k.range("e", n * n):
         k.most(large, k.let("size", k.size(a[e])))
-    for j in k.down("j", n):
+    for j in k.range("j", n, down=True):
         _solved(k, a, values, line, j, large)
         best = k.variable("best", k.number(0))
         for r in k.range("r", n):
@@ -386,14 +331,12 @@ def _vectors(k: Matrices, a: Numbers, values: Numbers, vectors: Numbers, real: b
             k.most(most, size)
         norm.assign(k.sqrt(norm))
         most *= NEARLY_LARGEST ** 2
-        phase, found = k.variable("phase", k.zero(2)), k.variable("found", k.whole(n))
+        pivot, found = k.variable("pivot", k.zero(2)), k.variable("found", k.whole(n))
         for r in k.range("r", n):
-            at = vectors[r, j]
-            size = k.let("size", at.squared)
-            here = k.let("here", (found == n) & (size >= most))
-            far = k.let("far", k.where(here, k.sqrt(size), 1))
-            phase.assign(k.where(here, at / far, phase))
+            here = k.let("here", (found == n) & (vectors[r, j].squared >= most))
+            pivot.assign(k.where(here, vectors[r, j], pivot))
             found.assign(k.where(here, k.whole(r), found))
+        phase = k.let("phase", pivot / k.sqrt(pivot.squared))
         for r in k.range("r", n):
             vectors[r, j] = phase.conj * k.let("x", vectors[r, j] / norm)
             vectors.imag[r, j] = k.where(found == r, 0, vectors[r, j].imag)
@@ -409,15 +352,12 @@ def _solved(k: Matrices, a: Numbers, values: Numbers, line: Numbers, j: Index, l
     low = k.let("low", float(k.limits.eps) * k.size(values[j]))
     tiny = k.let("tiny", float(k.limits.tiny) / float(k.limits.eps) * k.n * large)
     least = k.let("least", k.where(low > tiny, low, tiny))
-    for i in k.down("i", j):
+    for i in k.range("i", j, down=True):
         rest = k.total("rest", (a[i, c] * line[c] for c in k.range("c", i + 1, j + 1)), k.zero(2))
         s = k.let("s", values[j] - values[i])
         flat = k.let("flat", k.size(s) < least)
-        p = k.let("p", k.where(flat, pair(least, k.number(0)), s))
-        norm = k.let("norm", k.size(p))
-        u = k.let("u", p / norm)
-        square = k.let("square", u.squared)
-        q = k.let("q", u.conj * rest / square / norm)
+        divided = k.division(k.let("p", k.where(flat, pair(least, k.number(0)), s)))
+        q = k.let("q", divided(rest))
         line[i] = q
         size = k.let("size", k.size(q))
         here = k.let("here", size > _LARGE)

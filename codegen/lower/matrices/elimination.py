@@ -29,7 +29,7 @@ def eliminate(k: Matrices, a: Numbers, *others: Numbers, orders: tuple[Numbers, 
             here = k.let("here", row == i)
             for x in (a, *others, *orders):
                 k.swap(here, x, j, i, x.columns, j if x is a and not keep else 0)
-        if k.info is not None:
+        if k.noted:
             k.note_pivot(j, ~(best > 0))
         divided = k.division(a[j, j], best, k.let("flat", best == 0))
         for i in k.range("i", j + 1, m):
@@ -60,7 +60,7 @@ def _less(k: Matrices, x: Numbers, factor: Value, i: Index, j: Index, first: Ind
 def substitute(k: Matrices, a: Numbers, b: Numbers, upper: bool = True, unit: bool = False) -> None:
     """b becomes X in A X = B, A the upper or lower triangle of a."""
     n = k.n
-    for j in k.down("j", n) if upper else k.range("j", n):
+    for j in k.range("j", n, down=upper):
         if not unit:
             divided = k.division(a[j, j])
             for c in k.range("c", b.columns):
@@ -148,14 +148,10 @@ def order(k: Matrices) -> None:
     pivots, order_ = k.load(0, "pivots"), k.row_numbers(rows)
     info_ = k.note()
     for j in k.range("j", k.n):
-        row, mine = k.let("row", pivots[j] - 1), k.let("mine", order_[j])
+        row = k.let("row", pivots[j] - 1)
         info_[0] = k.where((row >= 0) & (row < rows), info_[0], k.whole(1))
-        other = k.variable("other", mine)
         for i in k.range("i", rows):
-            here = k.let("here", row == i)
-            other.assign(k.where(here, order_[i], other))
-            order_[i] = k.where(here, mine, order_[i])
-        order_[j] = other
+            k.exchange(k.let("here", row == i), order_[j], order_[i])
     k.report()
     k.store(0, order_)
 

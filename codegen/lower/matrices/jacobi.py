@@ -66,13 +66,13 @@ def _zeroed(k: Matrices, a: Numbers, vectors: Numbers | None, p: Index, q: Index
     a.real[q, q] += (tangent.conj * x).real
     a[q, p] = k.where(open_, 0, x)
     for i in k.range("i", 0, p):
-        _turned(k, a[p, i], a[q, i], cosine, sine.conj)
+        turned(k, a[p, i], a[q, i], cosine, sine.conj)
     for i in k.range("i", p + 1, q):
-        _turned(k, a[i, p], a[q, i], cosine, sine, mirrored=True)
+        turned(k, a[i, p], a[q, i], cosine, sine, mirrored=True)
     for i in k.range("i", q + 1, n):
-        _turned(k, a[i, p], a[i, q], cosine, sine)
+        turned(k, a[i, p], a[i, q], cosine, sine)
     for i in k.range("i", n) if vectors else ():
-        _turned(k, vectors[p, i], vectors[q, i], cosine, sine)  # type: ignore[index]
+        turned(k, vectors[p, i], vectors[q, i], cosine, sine)  # type: ignore[index]
 
 
 def svd(k: Matrices) -> None:
@@ -142,9 +142,9 @@ def _orthogonal(k: Matrices, rows: Numbers, turns: Numbers | None, p: Index, q: 
         cosine = k.let("cosine", 1 / k.sqrt(1 + tangent * tangent))
         sine = k.let("sine", tangent * cosine if k.parts == 1 else x / k.where(here, norm, 1) * tangent * cosine)
         for i in k.range("i", length):
-            _turned(k, rows[p, i], rows[q, i], cosine, sine)
+            turned(k, rows[p, i], rows[q, i], cosine, sine)
         for i in k.range("i", turns.columns) if turns else ():
-            _turned(k, turns[p, i], turns[q, i], cosine, sine.conj)  # type: ignore[index]
+            turned(k, turns[p, i], turns[q, i], cosine, sine.conj)  # type: ignore[index]
 
 
 # ------------------------------------------------------------------------------------------------------------------- steps
@@ -155,7 +155,6 @@ def scaled(k: Matrices, a: Numbers, places: Callable[[], Iterator[tuple[Index, I
 
     `info` becomes 1 where one of them is NaN or infinite. What is given back is the power.
     """
-    assert k.info is not None
     least, most = float(k.limits.tiny), 2.0 ** (k.limits.maxexp - 2)
     best = k.variable("best", k.number(0))
     for place in places():
@@ -170,12 +169,12 @@ def scaled(k: Matrices, a: Numbers, places: Callable[[], Iterator[tuple[Index, I
     return scale
 
 
-def _turned(k: Matrices, x: Variable, y: Variable, cosine: Value, sine: Value, mirrored: bool = False) -> None:
-    """Two numbers, turned by an angle: c x - s y and conj(s) x + c y. mirrored: of y's conjugate, before and after."""
+def turned(k: Matrices, x: Variable, y: Variable, cosine: Value, sine: Value, mirrored: bool = False) -> None:
+    """Two numbers, turned by an angle: c x - s y and conj(s) x + conj(c) y. mirrored: of y's conjugate, before and after."""
     e, r = k.let("e", x), k.let("r", y.conj if mirrored else y)
     x.assign(cosine * e - sine * r)
-    turned = sine.conj * e + cosine * r
-    y.assign(Value(turned.parts[0], *(-turned).parts[1:]) if mirrored else turned)
+    other = sine.conj * e + cosine.conj * r
+    y.assign(other.conj if mirrored else other)
 
 
 def _sort(k: Matrices, values: Numbers, before: str, *others: Numbers) -> None:

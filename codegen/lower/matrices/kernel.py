@@ -16,7 +16,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.matrices.language import Language
 from tracegrad.codegen.lower.matrices.values import Numbers, Value
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
-from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.graph.ir import Node
 from tracegrad.support.dtypes import dtype_kind, float64, int32
 from tracegrad.support.plan import MatrixCheck
@@ -24,6 +24,8 @@ from tracegrad.support.plan import MatrixCheck
 
 class Matrices(KernelBuilder, Language):
     """One kernel while it is written. results: where each result of the call goes; Temps are not wanted."""
+
+    info: Numbers                                            # of `note`: which pivot (from 1) is the first that is not there; 0
 
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:
         super().__init__(group, context)
@@ -39,7 +41,7 @@ class Matrices(KernelBuilder, Language):
         wide = self.target.traits.quick_float64 and self.target.fp64 and dtype_kind(dtype) == "f" and not self.name.endswith("lu_factor")
         self.dtype = float64 if wide else dtype
         self.lanes = bit_floor(min(16, self.target.simd_bytes // self.dtype.itemsize, self.batch)) if self.target.traits.vectors else 1
-        self.info: Numbers | None = None                     # which pivot (from 1) is the first that is not there; 0
+        self.noted = False
 
     def kernel(self, algorithm: Callable[[Matrices], None]) -> Kernel:
         for matrix in self.matrices():
@@ -85,14 +87,12 @@ class Matrices(KernelBuilder, Language):
         rows, columns = self.shapes[number]
         size, made = rows * columns, self.array(base, *((columns, rows) if transposed else (rows, columns)), self.parts, room=room)
         for part, array in enumerate(made.arrays):
-            node = strip(self.node.operands[number * self.parts + part])
-            stored = self.ev.storage(node)
-            assert stored is not None
-            pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
+            given = self.node.operands[number * self.parts + part]
+            pointer = self.operand_buffer(given)
             for e, place in self.elements(rows, columns, transposed):
                 vector = Access(pointer, self.matrix * size + e, each=(lanes - 1) * size + 1)
-                x: Expression = Load(vector, node.dtype, lanes, size)
-                w.store(Access(array, place), Convert(x, self.dtype) if lanes > 1 and node.dtype != self.dtype else x, self.node)
+                x: Expression = Load(vector, given.dtype, lanes, size)
+                w.store(Access(array, place), Convert(x, self.dtype) if lanes > 1 and given.dtype != self.dtype else x, self.node)
         return made
 
     def elements(self, rows: int, columns: int, transposed: bool) -> Iterator[tuple[Index, Index]]:
@@ -126,8 +126,7 @@ class Matrices(KernelBuilder, Language):
 
     def _store(self, node: Node, e: Index, x: Expression) -> None:
         """Element e of a result of each matrix."""
-        stored, size = self.context.output(self.group, node), node.aval.size // self.batch
-        pointer = self.writer.buffer(stored.ref, self.writer.base(node), node.dtype, stored.access)
+        pointer, size = self.output(node), node.aval.size // self.batch
         for lane in range(self.lanes):
             value = Lanes(x, lane) if self.lanes > 1 else x
             at = (self.matrix + lane) * size + e
@@ -139,18 +138,16 @@ class Matrices(KernelBuilder, Language):
 
     def note(self) -> Numbers:
         """`info`, of zeros."""
-        self.info = self.array("info", 1, whole=True)
+        self.info, self.noted = self.array("info", 1, whole=True), True
         self.info[0] = self.whole(0)
         return self.info
 
     def note_pivot(self, j: Index, bad: Value) -> None:
         """Note pivot j, the first that is `bad`."""
-        assert self.info is not None
         self.info[0] = self.where((self.info[0] == 0) & bad, self.whole(j + 1), self.info[0])
 
     def report(self) -> None:
         """Note the first matrix that is impossible: the largest note is kept."""
-        assert self.info is not None
         w, faults = self.writer, self.writer.buffer(FAULTS, "faults", FAULTS.dtype, "inout")
         place = w.scalar(self.context.fault(self.node), "fault", int32)
         first = w.at((self.batch - self.matrix) * MatrixCheck.PIVOTS)

@@ -7,13 +7,12 @@ An algorithm is a Python function that writes the statements of a kernel while i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index.index import Index, Mutable, Var, constant
+from tracegrad.codegen.kernel.index.index import Index, Mutable, Var
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
     Bits,
@@ -61,50 +60,37 @@ class Language:
 
     # -- loops and branches
 
-    def range(self, name: str, start: IndexLike, stop: IndexLike | None = None) -> Iterator[Index]:
+    def range(self, name: str, start: IndexLike, stop: IndexLike | None = None, down: bool = False) -> Iterator[Index]:
         """`for i in k.range("i", start, stop)`: a loop. Of one iteration it is what that does, and of none nothing.
 
-        Of `start` alone: from 0 to it.
+        Of `start` alone: from 0 to it. down: from stop - 1 down to start.
         """
+        w = self.writer
         first, last = map(index_of, (0, start) if stop is None else (start, stop))
         if last.hi <= first.lo:
             return
         if not first.terms and last == first + 1:
             yield first
             return
-        with self._loop(name, first, last) as var:
-            yield var.index
+        if down:
+            lower = Mutable(name, last.hi)
+            with w.scope(), w.counting(lower, last - 1, Infix(">=", lower, first), "-", 1):
+                yield lower.index
+        else:
+            var = Var(name, last.hi - first.lo, first.lo)
+            with w.scope(), w.loop(var, first, last):
+                yield var.index
 
     def times(self, name: str, most: int) -> Iterator[None]:
         """So many iterations, at most: see `leave`."""
-        with self._loop(name, constant(0), constant(most)):
+        with self.writer.scope(), self.writer.loop(Var(name, most), 0, most):
             yield
-
-    def down(self, name: str, start: IndexLike, stop: IndexLike = 0) -> Iterator[Index]:
-        """From start - 1 down to stop."""
-        w, first, last = self.writer, index_of(start), index_of(stop)
-        if first.hi <= last.lo:
-            return
-        if not last.terms and first == last + 1:
-            yield last
-            return
-        with w.scope():
-            var = Mutable(name, first.hi)
-            with w.counting(var, first - 1, Infix(">=", var, last), "-", 1):
-                yield var.index
 
     def pairs(self, rows: IndexLike, columns: IndexLike) -> Iterator[tuple[Index, Index]]:
         """Two loops, one in the other."""
         for r in self.range("r", rows):
             for c in self.range("c", columns):
                 yield r, c
-
-    @contextmanager
-    def _loop(self, name: str, first: Index, last: Index) -> Iterator[Var]:
-        with self.writer.scope():
-            var = Var(name, last.hi - first.lo, first.lo)
-            with self.writer.loop(var, first, last):
-                yield var
 
     def when(self, condition: Value) -> Any:
         """`with`: what is done where it holds: something about indices, which is the same for all matrices."""
@@ -239,7 +225,7 @@ class Language:
         best.assign(self.where(x > best, x, best))
 
     def division(self, x: Value, size: Value | None = None, flat: Value | None = None) -> Callable[[Value], Value]:
-        """What divides by x, of that size; by 1 where `flat`, for 0. (The size goes first: squares of it may be too large.)"""
+        """What divides by x, of that size; by 1 where `flat`, for 0. (The size goes first: products may be too large.)"""
         if len(x.parts) == 1:
             pivot = self.let("pivot", x if flat is None else self.where(flat, 1, x))
             return lambda number: number / pivot
@@ -248,7 +234,7 @@ class Language:
         unit = x / norm
         u = self.let("u", unit if flat is None else Value(*self.where(flat, norm, unit.real).parts, *unit.imag.parts))
         square = self.let("square", u.squared)
-        return lambda number: number * u.conj / square / norm
+        return lambda number: self.let("x", number / norm) * u.conj / square
 
     def power(self, x: Value) -> Value:
         """The power of two that is in x."""
@@ -273,9 +259,7 @@ class Language:
         """Unit matrices."""
         made = self.array(base, rows, columns, self.parts)
         for r, c in self.pairs(rows, columns):
-            made.real[r, c] = self.where(self.at(c) == r, 1, 0)
-            if self.parts > 1:
-                made.imag[r, c] = self.number(0)
+            made[r, c] = self.complex(self.where(self.at(c) == r, 1, 0))
         return made
 
     def zeros(self, base: str, rows: int, columns: int = 1, parts: int = 1) -> Numbers:

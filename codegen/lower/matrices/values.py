@@ -27,9 +27,8 @@ def _operator(sign: str) -> Callable[[Value, Like], Value]:
     return lambda self, other: self._each(sign, other)
 
 
-def _reflected(sign: str) -> Callable[[Value, Like], Value]:
+def _reflected(operator: Callable[[Value, Value], Value]) -> Callable[[Value, Like], Value]:
     """The same, of a number on its right."""
-    operator: Callable[[Value, Value], Value] = {"+": add, "-": sub, "*": mul, "/": truediv}[sign]
     return lambda self, other: operator(Value(*parts_beside(other, self.parts[0])), self)
 
 
@@ -83,7 +82,7 @@ class Value:
             return self._each("*", other)
         return Value(_total((x[0], y[0], 1), (x[1], y[1], -1)), _total((x[0], y[1], 1), (x[1], y[0], 1)))
 
-    __radd__, __rsub__, __rmul__, __rtruediv__ = _reflected("+"), _reflected("-"), _reflected("*"), _reflected("/")
+    __radd__, __rsub__, __rmul__, __rtruediv__ = _reflected(add), _reflected(sub), _reflected(mul), _reflected(truediv)
 
     def __neg__(self) -> Value:
         return Value(*(Prefix("-", part) for part in self.parts))
@@ -135,6 +134,12 @@ class Numbers:
     @property
     def imag(self) -> Numbers:
         return Numbers(self.k, self.arrays[1:], self.dtype, self.columns)
+
+    def row(self, r: IndexLike) -> Callable[[IndexLike], Variable]:
+        return lambda c: self[r, c]
+
+    def column(self, c: IndexLike) -> Callable[[IndexLike], Variable]:
+        return lambda r: self[r, c]
 
     def __getitem__(self, at: IndexLike | tuple[IndexLike, IndexLike]) -> Variable:
         flat = at[0] * self.columns + at[1] if isinstance(at, tuple) else at

@@ -56,7 +56,7 @@ def test_one_algorithm_is_for_real_and_complex_numbers(dtype: str, monkeypatch: 
     """A part that is computed of the part before it is computed before that changes; loops go down, or not at all."""
     def product(k: Any) -> None:
         a, found = k.load(0, "a"), k.variable("found", k.complex(k.number(1)))
-        for j in k.down("j", k.n):
+        for j in k.range("j", k.n, down=True):
             a[j, j] = a[j, j] * a[j, j].conj * 2 - a[j, j]
             a[j, j] *= 0.5
             found.assign(k.where(k.at(j) != 1, found * a[j, j] / (1 + a[j, j].squared), found))
