@@ -7,6 +7,7 @@ What an instruction computes is worked out from its layouts (`_multiplied`), in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,27 +58,20 @@ class MatrixInstruction(Plain):
 # ---- layouts -----------------------------------------------------------------------------------------------------------------
 
 
-def _pairs(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
-    """Of m16n8k16: two neighbours along k in a register; a line for every four work-items, the next 8 lines in the next register."""
-    line, k = lane // 4 + 8 * (register % lines), 2 * (lane % 4) + 8 * (register // lines)
-    return tuple([(k + e, line) if across else (line, k + e) for e in (0, 1)])
+def _operand(type_: str, each: int, lines: int, across: bool) -> Layout:
+    """Of A (16 rows: two `lines` of a work-item) or B (8 columns: one). A register has `each` neighbours along k; a line is for every four
+    work-items, and the next 8 lines are in the next register.
+    """
+    def at(lane: int, register: int) -> tuple[Coordinates, ...]:
+        line, k = lane // 4 + 8 * (register % lines), each * (lane % 4 + 4 * (register // lines))
+        return tuple([(k + e, line) if across else (line, k + e) for e in range(each)])
 
-
-def _single(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
-    """Of m16n8k8: one number a register."""
-    line, k = lane // 4 + 8 * (register % lines), lane % 4 + 4 * (register // lines)
-    return ((k, line) if across else (line, k),)
+    return Layout(2 * lines, type_, at)
 
 
 def _result(lane: int, register: int) -> tuple[Coordinates, ...]:
     """Of C: two neighbours in a row, and two in the eighth row below."""
     return ((lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2),)
-
-
-def _layouts(form: Callable[[int, int, int, bool], tuple[Coordinates, ...]], type_: str) -> tuple[Layout, Layout]:
-    """Of A (16 rows) and B (8 columns)."""
-    return (Layout(4, type_, lambda lane, register: form(lane, register, 2, False)),
-            Layout(2, type_, lambda lane, register: form(lane, register, 1, True)))
 
 
 def held(layout: Layout, registers: Sequence[Array], shape: Coordinates, unpack: Callable[[Any], Sequence[Any]], dtype: Any) -> Array:
@@ -196,7 +190,8 @@ PTX = "cl_nv_device_attribute_query"      # the extension where PTX is taken: ot
 def _entry(name: str, k: int, of: DType, into: DType, types: str, precision: str = "") -> MatrixInstruction:
     """That of m16n8 and so many k. types: what PTX calls the dtypes of the result, A, B and C."""
     halves = of.itemsize == 2
-    (a, b), c = _layouts(_pairs if halves else _single, "uint" if halves else ctype(of)), Layout(4, ctype(into), _result)
+    operand = partial(_operand, "uint" if halves else ctype(of), 2 if halves else 1)
+    a, b, c = operand(2, False), operand(1, True), Layout(4, ctype(into), _result)
     unpack: Callable[[Any], Sequence[Any]] = _pair_of(of) if halves else cut_to_tf32 if of == float32 else lambda x: [x]
     given_as = "d" if of == float64 else "r", "as_uint({})" if of == float32 else "{}"
     operands = [_each(n, x.registers, *given_as) for n, x in (("a", a), ("b", b))]
