@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type,
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, plainly
-from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.matmul.problem import Operand, Product, partial, total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Program, Tile, digits, summed
 from tracegrad.codegen.tile.registers import rest, start_of
@@ -156,8 +156,7 @@ def _total(p: Product, parts: int) -> Kernel:
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
     axes = Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), Axis.tiled("j", p.n, width, width)
-    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n))
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), partial, f.result(p.result, p.where), "a row at a time",
+    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.result, p.where), "a row at a time",
                  statements=p.statements)
 
 
@@ -359,8 +358,8 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
             for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
     kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
-        partial = f.scratch(p.partial(parts), "partial", "out", (parts, p.batch, p.m, p.n))
-        root = _by_columns(partial) if x.swapped else partial
+        root = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n))
+        root = _by_columns(root) if x.swapped else root
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
         root = f.result(p.result, where)
@@ -399,14 +398,14 @@ def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, 
     return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
-def _by_columns(partial: ElementAt) -> ElementAt:
+def _by_columns(results: ElementAt) -> ElementAt:
     """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
     def find(*at: Index) -> Element:
         part, b, j, i = at
 
         def write(value: Expression) -> None:
             for n in range(value.lanes):
-                partial(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
+                results(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
 
         return Element((), write=write)
 
