@@ -69,7 +69,6 @@ class Problem(Plain):
     a: Lines
     b: Lines
     swapped: bool = False
-    statements: int = 1                       # that an element of the result takes
 
     @property
     def m(self) -> int:
@@ -84,7 +83,7 @@ class Problem(Plain):
 def lower_product(group: Group, context: Context) -> list[Kernel]:
     """The kernels, in launch order."""
     p = Product.of(group, context)
-    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, p.statements)
+    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b))
     width = lanes(p.dtype, p.target)
     turned = replace(x, a=x.b, b=x.a, swapped=True)
     if p.n == 1 and p.m > 1 and x.a.along_k and p.k >= width:
@@ -134,7 +133,7 @@ def _split(x: Problem, schedule: Callable[[Problem, int], list[Kernel]]) -> list
     parts = ceil_div(p.k, p.length(parts, 16))                  # none of them is empty
     if parts == 1:
         return found or schedule(x, 1)
-    return [*schedule(replace(x, statements=1), parts), _total(p, parts)]
+    return [*schedule(x, parts), _total(p, parts)]
 
 
 def _parts_in_cache(x: Problem) -> int:
@@ -186,8 +185,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     number = _several(w, inside, "panel", count, each, 0)
     if p.k > chunk:
         first = w.indexed("k0", w.item("chunk", ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounding("k1", p.k, clipped(first + chunk, p.k, chunk)).index
-        w.bind(next(iter(last.vars)))
+        last = w.bounded_by("k1", p.k, clipped(first + chunk, p.k, chunk))
     with inside:
         _copied(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
@@ -358,15 +356,15 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
             for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
     kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
-        root = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n))
+        root, statements = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n)), 1
         root = _by_columns(root) if x.swapped else root
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
-        root = f.result(p.result, where)
+        root, statements = f.result(p.result, where), p.statements
     early = along > 1 and parts == 1 and p.k % along > 0 and not varies(p.k)
     loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
                 kept=kept, early=early)
-    steps = summed(loop, root, x.statements * (width if x.swapped else 1))
+    steps = summed(loop, root, statements * (width if x.swapped else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)

@@ -105,9 +105,7 @@ class _Tiles(Places):
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and (several > 1 or any_vary()):
             end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, axis.registers)
-            last = self.w.bounding(f"last_{axis.name}_tile", count, clipped(end, count, several))
-            self.w.bind(last)
-            self.lasts[axis] = last.index
+            self.lasts[axis] = self.w.bounded_by(f"last_{axis.name}_tile", count, clipped(end, count, several))
 
     def count(self, later: Sequence[Axis]) -> None:
         """Declare how many iterations loops have, of those that depend on no later axis."""
@@ -201,9 +199,7 @@ class _Tiles(Places):
 
     def end(self, loop: Loop, first: Index, length: int) -> Index:
         size = loop.axis.size
-        last = self.w.bounding(f"{loop.axis.name}1", size, clipped(first + length, size, length))
-        self.w.bind(last)
-        return last.index
+        return self.w.bounded_by(f"{loop.axis.name}1", size, clipped(first + length, size, length))
 
     def nest(self, loop: Loop, first: Index, last: Index) -> None:
         """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level

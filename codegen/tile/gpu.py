@@ -164,12 +164,8 @@ class Items(ItemRegisters):
         first = self.index(loop.part, {}) * length
         end = first + length
         if limit is None:
-            stop = clipped(end, count, length)
-            last = w.bounding("last", count, stop)
-        else:
-            last = w.known("last", count + 1, w.least(end, (limit.index + (unit - 1)) // unit))
-        w.bind(last)
-        return first, last.index, limits
+            return first, w.bounded_by("last", count, clipped(end, count, length)), limits
+        return first, w.known("last", count + 1, w.least(end, (limit.index + (unit - 1)) // unit)).index, limits
 
     def loop(self, loop: Loop) -> None:
         """Items read what they need where they need it."""

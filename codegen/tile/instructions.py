@@ -120,18 +120,6 @@ def _multiplied(m: int, n: int, k: int, layouts: tuple[Layout, Layout, Layout], 
     return meaning
 
 
-def _matrices(across: bool) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Sequence[Array]]]:
-    """The meaning of ldmatrix: four matrices of 8 x 8 halves, a row of one from each work-item; each gets a pair of each matrix."""
-    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
-        rows = np.stack([np.asarray(x).view(np.uint16) for x, in given]).reshape(4, 8, 8)
-        if across:
-            rows = rows.transpose(0, 2, 1)
-        pairs = np.ascontiguousarray(rows).view(np.uint32)                     # matrix, row, pair
-        return [[pairs[:, lane // 4, lane % 4]] for lane in range(WARP)]
-
-    return meaning
-
-
 # ---- how they are spelled ----------------------------------------------------------------------------------------------------
 
 # A pointer to local memory is an address for PTX as a number of 32 bits. What reads or writes memory keeps its place between barriers.
@@ -143,16 +131,18 @@ def _each(name: str, count: int, constraint: str, of: str = "{}") -> str:
     return ", ".join(f'"{constraint}"({of.format(f"({name})[{i}]")})' for i in range(count))
 
 
-def _mma(name: str, shape: str, types: str, registers: str, a: str, b: str) -> str:
-    """mma.sync; a pure function of its operands, so not volatile."""
-    return (f'#define {name}(c, a, b) asm("mma.sync.aligned.{shape}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
-            f'{{%0,%1,%2,%3}};" : {_each("c", 4, "+" + registers)} : {a}, {b})')
-
-
 def _ldmatrix(name: str, across: str) -> Instruction:
+    """Four matrices of 8 x 8 halves, a row of one from each work-item; each gets a pair of each matrix."""
     text = (f'#define {name}(to, from) asm volatile("ldmatrix.sync.aligned.m8n8.x4{across}.shared.b16 {{%0,%1,%2,%3}}, [%4];" '
             f': {_each("to", 4, "=r")} : "r"({_LOCAL.format("from")}) : "memory")')
-    return instruction(name, text, (Given("uint", 4, reads=False, writes=True), Given("", 16)), WARP, "value", _matrices(bool(across)))
+
+    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
+        rows = np.stack([np.asarray(x).view(np.uint16) for x, in given]).reshape(4, 8, 8)
+        rows = rows.transpose(0, 2, 1) if across else rows
+        pairs = np.ascontiguousarray(rows).view(np.uint32)                     # matrix, row, pair
+        return [[pairs[:, lane // 4, lane % 4]] for lane in range(WARP)]
+
+    return instruction(name, text, (Given("uint", 4, reads=False, writes=True), Given("", 16)), WARP, "value", meaning)
 
 
 LDMATRIX, LDMATRIX_ACROSS = _ldmatrix("LDMATRIX4", ""), _ldmatrix("LDMATRIX4_TRANS", ".trans")
@@ -195,7 +185,9 @@ def _entry(name: str, k: int, of: DType, into: DType, types: str, precision: str
     unpack: Callable[[Any], Sequence[Any]] = _pair_of(of) if halves else cut_to_tf32 if of == float32 else lambda x: [x]
     given_as = "d" if of == float64 else "r", "as_uint({})" if of == float32 else "{}"
     operands = [_each(n, x.registers, *given_as) for n, x in (("a", a), ("b", b))]
-    text = _mma(name, f"m16n8k{k}", types, "d" if into == float64 else "f", *operands)
+    results = _each("c", 4, "+d" if into == float64 else "+f")
+    text = (f'#define {name}(c, a, b) asm("mma.sync.aligned.m16n8k{k}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
+            f'{{%0,%1,%2,%3}};" : {results} : {", ".join(operands)})')         # a pure function of its operands, so not volatile
     given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
     multiply = instruction(name, text, given, WARP, "value", _multiplied(16, 8, k, (a, b, c), unpack, into))
     return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, multiply, precision)

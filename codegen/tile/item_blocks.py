@@ -114,7 +114,7 @@ class ItemBlocks(Blocks):
         if self.parts > 1:
             self.share = ceil_div(self.other.count, self.parts)
             self.first = self.w.indexed("first", self.part * self.share)
-            self.last = self.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count))
+            self.last = self.w.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count))
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         size = (self.blocks_of_rows, self.heads) if not self.together else (self.heads, self.parts) if self.parts > 1 else (self.heads,)
@@ -144,7 +144,7 @@ class ItemBlocks(Blocks):
         w, stop = self.w, self.last
         if self.causal:
             end, least = self.own_first + self.own_lines, min(self.other.count, self.own.count) if not stop.terms else self.other.count
-            stop = self.bounded_by("stop", least, Bound(w.least(end, stop if stop.terms else least), ZERO, end, least))
+            stop = self.w.bounded_by("stop", least, Bound(w.least(end, stop if stop.terms else least), ZERO, end, least))
         with w.scope():
             var = Var("j0", self.other.count)
             with w.loop(var, self.first, stop, self.other_lines):
@@ -154,7 +154,7 @@ class ItemBlocks(Blocks):
 
     def left(self, name: str, x: Index, size: int) -> Index:
         """How many of `size` lines or columns there are, where x are left in all."""
-        return constant(size) if not x.terms and x.constant >= size else self.bounded_by(name, size, clipped_at(x, size))
+        return constant(size) if not x.terms and x.constant >= size else self.w.bounded_by(name, size, clipped_at(x, size))
 
     @contextmanager
     def counted(self, name: str, stop: Index, first: Index = ZERO, rows: int = 1, limits: Sequence[Limit] = ()) -> Iterator[Index]:
