@@ -33,6 +33,7 @@ from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain
 
 PAD = 8                       # words behind a line of C in local memory
+WARPS, PARTS = 1, 2           # places of digits, see `lines`
 NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last digit is: half of it, where leading digits are as they are
 
 
@@ -80,7 +81,10 @@ class Blocks(Plain):
 
 
 def lines(by: MatrixInstruction, blocks: Blocks, of_a: bool, groups: int, across: bool) -> tuple[Digit, ...]:
-    """The digits of the rows (of_a) or columns of C: which work-item and register has which. across: the operand lies along them."""
+    """The digits of the rows (of_a) or columns of C: which work-item and register has which. across: the operand lies along them.
+
+    The digits are that of the group, that of the warp (WARPS), several parts in registers (PARTS), and those of items and registers in one.
+    """
     side = 0 if of_a else 1
     tiles = blocks.tiles[side]
     first = Digit(Held.GROUP, groups, 1 - side), Digit(Held.ITEM, blocks.warps[side], 1)
@@ -211,7 +215,7 @@ class MatrixItems(Items):
             self.operands.append(_Staged(load, line, start, rows, along // self.each, every, turn, of_a))
             start += rows * along // self.each * self.words
         self.stage = start
-        _, high, warps, pitch = self.parts()
+        high, warps, pitch = self.parts()
         size = max(loop.stages * start, warps * high * pitch)
         self.blocks = self.w.array("blocks", ctype(self.by.word), size, True)
         self.blocks.aligned = 128
@@ -325,8 +329,7 @@ class MatrixItems(Items):
 
     def first_line(self, x: _Staged) -> Index:
         """Where the warp's lines begin in a block."""
-        n = next(n for n, d in enumerate(x.line.digits) if d.held is Held.ITEM)
-        return self.numbers[x.line, n] * self.of_warp(x.line)
+        return self.numbers[x.line, WARPS] * self.of_warp(x.line)
 
     def matrices(self, x: _Staged, to: Array, start: int, count: int, step: Index, k: int) -> None:
         """Fragments by ldmatrix: four matrices of 8 rows of 16 bytes, of which each item says where a row is.
@@ -390,28 +393,27 @@ class MatrixItems(Items):
     def store(self, store: Store) -> None:
         """C's registers go to local memory, those of a few lines at a time, and from there to where they belong, row by row."""
         w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
-        cut, high, warps, pitch = self.parts()
+        high, warps, pitch = self.parts()
         into = self.registers[tile]
         assert isinstance(into, Array)
-        part = Var("part", rows.digits[cut].count)
+        part = Var("part", rows.digits[PARTS].count)
         with self.w.scope(), self.counted(part):
             w.barrier()
-            inner = Axis(rows.name, rows.size, rows.digits[cut + 1:])
+            inner = Axis(rows.name, rows.size, rows.digits[PARTS + 1:])
             with self.spread((inner, columns)) as found:
-                registers = {(rows, n + cut + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
-                registers[rows, cut] = part.index
-                line = self.numbers[rows, cut - 1] * high + self.sum_of(rows, registers, lambda n, _: n > cut)
+                registers = {(rows, n + PARTS + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
+                registers[rows, PARTS] = part.index
+                line = self.numbers[rows, WARPS] * high + self.sum_of(rows, registers, lambda n, _: n > PARTS)
                 value: Expression = Read(Access(into, self.register_of(registers)), self.by.into)
                 value = value if self.by.word == self.by.into else Bits(value, self.by.word)
                 w.store(Access(self.blocks, line * pitch + self.within(columns, registers)), value)
             w.barrier()
             self.store_lines(store, part.index, warps, high, pitch)
 
-    def parts(self) -> tuple[int, int, int, int]:
-        """How C goes through local memory: which digit of the rows counts the parts, lines of a warp in one, warps, words of a line."""
+    def parts(self) -> tuple[int, int, int]:
+        """How C goes through local memory, part by part of the rows: lines of a warp in one, warps, words of a line."""
         digits = self.rows.digits
-        cut = next(n for n, d in enumerate(digits) if d.held is Held.REGISTER)
-        return cut, prod(d.count for d in digits[cut + 1:]), digits[cut - 1].count, self.columns.block + PAD
+        return prod(d.count for d in digits[PARTS + 1:]), digits[WARPS].count, self.columns.block + PAD
 
     def store_lines(self, store: Store, part: Index, warps: int, high: int, pitch: int) -> None:
         """The lines in local memory, each by a warp, 32 elements at a time."""
@@ -430,8 +432,7 @@ class MatrixItems(Items):
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""
-        n = next(n for n, d in enumerate(axis.digits) if d.held is Held.ITEM)
-        return prod(d.count for d in axis.digits[n + 1:])
+        return prod(d.count for d in axis.digits[WARPS + 1:])
 
     @property
     def of_group(self) -> Index:
