@@ -138,12 +138,9 @@ class _Tiles(Places):
             step.to(*at).write(read())
             return
         axis = step.axes[len(at)]
-        if axis in self.items:
-            self.fill(step, (*at, self.items[axis]), zeros)
-            return
-        if axis.registers > 1 or axis.size == 1:
-            for n in range(axis.size):
-                self.fill(step, (*at, constant(n)), zeros)
+        if axis in self.items or axis.registers > 1 or axis.size == 1:
+            for x in [self.items[axis]] if axis in self.items else map(constant, range(axis.size)):
+                self.fill(step, (*at, x), zeros)
             return
         inside = range(axis.size) if zeros or step.inside is None else step.inside(axis, at)
         last = len(at) == len(step.axes) - 1
@@ -156,12 +153,11 @@ class _Tiles(Places):
         with self.w.loop(var, 0, axis.size):
             tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
             tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
-            with self.w.branch(tests[0] if len(tests) == 1 else Infix("&&", *tests)), self.w.scope():
-                self.w.bind(var)
-                self.fill(step, (*at, var.index))
-            with self.w.otherwise(), self.w.scope():
-                self.w.bind(var)
-                self.fill(step, (*at, var.index), True)
+            test = tests[0] if len(tests) == 1 else Infix("&&", *tests)
+            for branch, outside in (self.w.branch(test), False), (self.w.otherwise(), True):
+                with branch, self.w.scope():
+                    self.w.bind(var)
+                    self.fill(step, (*at, var.index), outside)
 
     def filled(self, step: Fill, at: tuple[Index, ...], part: range, zeros: bool) -> None:
         """A part of an axis: a loop, if it is not one element."""
