@@ -94,21 +94,23 @@ def split(p: Product, groups: int, items: int, flops: float, busy: float = _ITEM
     """
     cores, size = p.target.cores, 2 * p.batch * p.m * p.n * p.dtype.itemsize
     most = max(1, min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k)) if p.flops >= tuning().split_flops else 1
-
-    def time(each: int) -> float:
-        """Of a core that has `each` work-groups, times the number of parts."""
-        return flops * cores * each / groups / min(1.0, each * (items / busy)) / _BALANCE
-
-    found = {1: time(ceil_div(groups, cores))}
+    found = {1: _core_time(ceil_div(groups, cores), groups, cores, items / busy, flops)}
     for each in range(ceil_div(groups, cores), ceil_div(groups * most, cores) + 1):
         least, last = cores * (each - 1) // groups + 1, min(most, cores * each // groups)
         if least <= last:                                    # the busiest core has `each` groups: its time is in proportion to 1 / parts
-            share = time(each)
+            share = _core_time(each, groups, cores, items / busy, flops)
             best = isqrt(int(share / size))                  # where more partial results cost as much as is gained
             for parts in (min(max(parts, least), last) for parts in (best, best + 1)):
                 if parts > 1:
                     found[parts] = share / parts + parts * size + _LAUNCH
     return min(found.items(), key=lambda x: (x[1], x[0]))
+
+
+def _core_time(each: int, groups: int, cores: int, items: float, flops: float) -> float:
+    """The time of the core that has most work-groups, `each`, times the number of parts that k is in. items: those of a work-group, of
+    those that keep a core busy.
+    """
+    return flops * cores * each / groups / min(1.0, each * items) / _BALANCE
 
 
 def _most(layout: Layout) -> int:
