@@ -170,14 +170,11 @@ class ItemBlocks(Blocks):
 
     def tiles(self, name: str, stop: Index, limits: Sequence[Limit] = ()) -> Iterator[tuple[Index, int]]:
         """Loops over tiles of lines: each with where a tile begins, and of how many it is."""
-        whole, rest = stop // self.tall * self.tall, self.tall if stop.terms else stop.constant % self.tall
+        whole, rest = stop // self.tall * self.tall, 1 if stop.terms else stop.constant % self.tall
         if stop.hi >= self.tall:
             with self.w.scope(), self.counted(name, stop, rows=self.tall, limits=limits) as line:
                 yield line, self.tall
-        if stop.terms:
-            with self.w.scope(), self.counted(name, stop, whole, limits=limits) as line:
-                yield line, 1
-        elif rest:
+        if rest:
             with self.w.scope(), self.counted(name, stop, whole, rest, limits) as line:
                 yield line, rest
 
@@ -323,13 +320,10 @@ class ItemBlocks(Blocks):
 
     def sum(self, name: str, side: Side, size: int, buffer: Buffer, start: int) -> Sum:
         block = self.keep(name, size) if side is self.own else None
-        with self.w.scope():
-            if block is not None:
-                with self.counted("e", constant(block.size)) as e:
-                    self.w.store(Access(block, e), self.literal(0.0))
-            else:
-                with self.counted("e", self.last * size, self.first * size) as e:
-                    self.w.store(Access(buffer, self.head * (side.count * size) + e + start), self.literal(0.0))
+        first, last = (self.first * size, self.last * size) if block is None else (ZERO, constant(block.size))
+        with self.w.scope(), self.counted("e", last, first) as e:
+            place = Access(buffer, self.head * (side.count * size) + e + start) if block is None else Access(block, e)
+            self.w.store(place, self.literal(0.0))
         return Sum(side, size, buffer, start, block)
 
     def add(self, to: Sum, weights: Tile, values: Lines, shrink: Tile | None = None) -> None:

@@ -285,7 +285,7 @@ class MatrixItems(Items):
                     first = number * self.each + word * several
                     values = [Read(Access(kept[x.load.tile], first + n), dtype) for n in range(several)]
                     if several == 1:
-                        w.store(Access(self.blocks, to + word), *values)
+                        w.store(Access(self.blocks, to + word), values[0])
                     else:
                         w.add(Instruct(PACK[self.by.of.name], (Access(self.blocks, to + word), *values)))
 
