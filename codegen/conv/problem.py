@@ -63,57 +63,42 @@ class Window(Plain):
         """How far the last tap of a window lies from its first, along both axes."""
         return (self.kh - 1) * self.dilation[0], (self.kw - 1) * self.dilation[1]
 
-    def taps(self, axis: int, f: int) -> range:
-        """The taps along `axis` through which y sees pixels f, f + stride, ... of x: every (stride / gcd(stride, dilation))th, or none."""
-        stride, dilation, size = self.stride[axis], self.dilation[axis], (self.kh, self.kw)[axis]
-        step = stride // gcd(stride, dilation)
-        first = next((t for t in range(min(step, size)) if (f + self.padding[axis] - t * dilation) % stride == 0), size)
-        return range(first, size, step)
-
 
 class Axis(Plain):
-    """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart.
+    """The taps along an axis through which y sees pixels f, f + stride, ... of x, of each phase f: every `step`th, `dilation` pixels of y
+    apart, or none.
 
     Its tap k is that at k * step + k0 of the kernel, and of pixel i of the phase it sees pixel i + i0 - k * dilation of y (see `begin`).
+    common: the divisor of the stride and of the dilation that is `given`, of the forward convolution; counts: of each phase's taps; starts,
+    before: of the phases that have taps, `i0`, and how far in front of the first pixel of y the phase's pixel 0 reaches, at most.
     """
 
     name: str
     stride: int
-    given: int                # the dilation of the forward convolution
+    given: int
     padding: int
     size: int
     taps: tuple[range, ...]
+    common: int
+    step: int
+    dilation: int
+    counts: tuple[int, ...]
+    starts: tuple[int, ...]
+    before: int
 
     @classmethod
     def of(cls, v: Window, axis: int) -> Axis:
-        return cls("yx"[axis], v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis],
-                   tuple(v.taps(axis, f) for f in range(v.phases[axis])))
+        stride, given, padding, size = v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis]
+        common = gcd(stride, given)
+        step = stride // common
 
-    @property
-    def common(self) -> int:
-        return gcd(self.stride, self.given)
+        def seen(f: int) -> range:
+            return range(next((t for t in range(min(step, size)) if (f + padding - t * given) % stride == 0), size), size, step)
 
-    @property
-    def step(self) -> int:
-        return self.stride // self.common
-
-    @property
-    def dilation(self) -> int:
-        return self.given // self.common
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(len(taps) for taps in self.taps)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """`i0` of the phases that have taps."""
-        return tuple((f + self.padding - taps.start * self.given) // self.stride for f, taps in enumerate(self.taps) if taps)
-
-    @property
-    def before(self) -> int:
-        """How far in front of the first pixel of y a phase's pixel 0 reaches, at most."""
-        return max([0, *(-(f + self.padding - taps[-1] * self.given) // self.stride for f, taps in enumerate(self.taps) if taps)])
+        found = tuple(seen(f) for f in range(v.phases[axis]))
+        starts = tuple((f + padding - taps.start * given) // stride for f, taps in enumerate(found) if taps)
+        before = max([0, *(-(f + padding - taps[-1] * given) // stride for f, taps in enumerate(found) if taps)])
+        return cls("yx"[axis], stride, given, padding, size, found, common, step, given // common, tuple(map(len, found)), starts, before)
 
     def begin(self, f: Fused, phase: Index) -> None:
         """Declares a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
@@ -194,13 +179,15 @@ class Taps(Sum):
     """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
 
     `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,
-    and `out` is the largest one's size; the sum is over the taps of `size` that the phase has, where they look.
+    and `out` is the largest one's size; the sum is over the taps that the phase has, `taps` at most, where they look. reach: how far the
+    last pixel that is seen lies from the first, along both axes.
     """
 
     c: int
     o: int
     out: Pair
-    size: Pair
+    taps: Pair
+    reach: Pair
     stride: Pair
     dilation: Pair
     padding: Pair
@@ -220,42 +207,28 @@ class Taps(Sum):
         given = sum_.group, sum_.context, sum_.name, v
         if sum_.group.anchor.fn.name == "conv2d":
             w = weights((o, c, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + i, k, ky, kx))
-            return cls(*given, c, o, (v.oh, v.ow), (v.kh, v.kw), v.stride, v.dilation, v.padding, x, w)
+            return cls(*given, c, o, (v.oh, v.ow), (v.kh, v.kw), v.reach, v.stride, v.dilation, v.padding, x, w)
         phases = down, right = Axis.of(v, 0), Axis.of(v, 1)
         if v.phases != (1, 1):
             w = weights((c, o, v.kh, v.kw), lambda g, i, k, ky, kx: (g * o + k, i, ky, kx))
             out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
+            taps, reach = (max(down.counts), max(right.counts)), (max(down.starts) + down.before, max(right.starts) + right.before)
             dilation, padding = (-down.dilation, -right.dilation), (down.before, right.before)
-            return cls(*given, o, c, out, (v.kh, v.kw), (1, 1), dilation, padding, x, w, phases)
+            return cls(*given, o, c, out, taps, reach, (1, 1), dilation, padding, x, w, phases)
         ty, tx = down.taps[0], right.taps[0]
+        reach = (len(ty) - 1) * down.dilation, (len(tx) - 1) * right.dilation
         w = weights((c, o, len(ty), len(tx)), lambda g, i, k, ky, kx: (g * o + k, i, ty[-1] - ky * ty.step, tx[-1] - kx * tx.step))
-        top, left = ((len(a.taps[0]) - 1) * a.dilation - a.starts[0] for a in phases)
-        return cls(*given, o, c, (v.h, v.w), (len(ty), len(tx)), (1, 1), (down.dilation, right.dilation), (top, left), x, w)
+        top, left = (beyond - axis.starts[0] for beyond, axis in zip(reach, phases, strict=True))
+        return cls(*given, o, c, (v.h, v.w), (len(ty), len(tx)), reach, (1, 1), (down.dilation, right.dilation), (top, left), x, w)
 
     @property
     def image(self) -> Pair:
         return self.x.sizes[2], self.x.sizes[3]
 
     @property
-    def taps(self) -> Pair:
-        """How many taps a pixel sees at most, along both axes."""
-        if not self.phases:
-            return self.size
-        y, x = self.phases
-        return max(y.counts), max(x.counts)
-
-    @property
     def count(self) -> Pair:
         """How many phases there are, along both axes."""
         return (len(self.phases[0].taps), len(self.phases[1].taps)) if self.phases else (1, 1)
-
-    @property
-    def reach(self) -> Pair:
-        """How far the last that a pixel sees lies from the first, along both axes; in all phases, where there are several."""
-        if not self.phases:
-            return (self.size[0] - 1) * self.dilation[0], (self.size[1] - 1) * self.dilation[1]
-        y, x = (max(axis.starts) + padding for axis, padding in zip(self.phases, self.padding, strict=True))
-        return y, x
 
     @property
     def index(self) -> str:

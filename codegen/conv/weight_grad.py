@@ -13,11 +13,11 @@ from math import prod
 from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Source, Sum, Window
 from tracegrad.codegen.kernel.index.index import Index, ravel
-from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
 from tracegrad.codegen.lower.fused import Fused, statements
-from tracegrad.codegen.matmul.problem import total
-from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Fill, Load, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.matmul.problem import partial, total
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, Fill, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
 
 
@@ -98,11 +98,6 @@ def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
                   lambda f, to: Fill(axes, gy.computed(f), to, p.dtype, inside))
 
 
-def _partial(p: Gradient, f: Fused, parts: int, access: str) -> ElementAt:
-    temp = Temp(f"{p.name}_partial", p.group.anchor, parts * prod(p.sizes), p.dtype)
-    return f.scratch(temp, "partial", access, (parts, *p.sizes))
-
-
 def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int, int, int], parts: int) -> Kernel:
     """A work-item does `rows` output channels by one block of taps, of one part of the images."""
     v, u = p.v, p.u
@@ -124,7 +119,7 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int,
     loads = Load(values, under_taps), Load(factors, lambda n, g, o, y, x: gradient(n, g * og + o, y, x))
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
-    root = _partial(p, f, parts, "out") if part else f.result(p.group.anchor, p.where)
+    root = partial(f, p.name, p.dtype, (parts, *p.sizes)) if part else f.result(p.group.anchor, p.where)
     what = f"{rows} output channels x {prod(block)} taps, vectors of {u.rows}x{u.piece} pixels"
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
     return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", v.flops, p.bytes, what)
@@ -135,5 +130,5 @@ def _total(p: Gradient, parts: int) -> Kernel:
     groups, og, cg, kh, kw = p.sizes
     axes = Axis.of_items("g", groups, 1), Axis.of_items("o", og, 1), Axis.of_items("c", cg), Axis.tiled("ky", kh), Axis.tiled("kx", kw)
     f = Fused(p.group, p.context, p.index)
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), _partial(p, f, parts, "const"),
-                 f.result(p.group.anchor, p.where), "all taps of a channel", "the images", p.statements)
+    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.group.anchor, p.where), "all taps of a channel",
+                 "the images", p.statements)

@@ -186,6 +186,12 @@ class Writer:
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
 
+    def bounded_by(self, name: str, size: int, value: BoundLike) -> Index:
+        """The same as an index: what depends on it is computed where it is known."""
+        var = self.bounding(name, size, value)
+        self.bind(var)
+        return var.index
+
     def block_end(self, name: str, block: Var, many: int, first: BoundLike, stop: BoundLike, size: int) -> BoundLike:
         """Where one of the blocks of `many` ends into which a loop from first to stop, which is not above `size`, is cut."""
         end = block.index + many

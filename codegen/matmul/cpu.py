@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type,
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused, plainly
-from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.matmul.problem import Operand, Product, partial, total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Program, Tile, digits, summed
 from tracegrad.codegen.tile.registers import rest, start_of
@@ -69,7 +69,6 @@ class Problem(Plain):
     a: Lines
     b: Lines
     swapped: bool = False
-    statements: int = 1                       # that an element of the result takes
 
     @property
     def m(self) -> int:
@@ -84,7 +83,7 @@ class Problem(Plain):
 def lower_product(group: Group, context: Context) -> list[Kernel]:
     """The kernels, in launch order."""
     p = Product.of(group, context)
-    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b), False, p.statements)
+    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b))
     width = lanes(p.dtype, p.target)
     turned = replace(x, a=x.b, b=x.a, swapped=True)
     if p.n == 1 and p.m > 1 and x.a.along_k and p.k >= width:
@@ -134,7 +133,7 @@ def _split(x: Problem, schedule: Callable[[Problem, int], list[Kernel]]) -> list
     parts = ceil_div(p.k, p.length(parts, 16))                  # none of them is empty
     if parts == 1:
         return found or schedule(x, 1)
-    return [*schedule(replace(x, statements=1), parts), _total(p, parts)]
+    return [*schedule(x, parts), _total(p, parts)]
 
 
 def _parts_in_cache(x: Problem) -> int:
@@ -156,8 +155,7 @@ def _total(p: Product, parts: int) -> Kernel:
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
     axes = Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), Axis.tiled("j", p.n, width, width)
-    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, p.m, p.n))
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), partial, f.result(p.result, p.where), "a row at a time",
+    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.result, p.where), "a row at a time",
                  statements=p.statements)
 
 
@@ -187,8 +185,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     number = _several(w, inside, "panel", count, each, 0)
     if p.k > chunk:
         first = w.indexed("k0", w.item("chunk", ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounding("k1", p.k, clipped(first + chunk, p.k, chunk)).index
-        w.bind(next(iter(last.vars)))
+        last = w.bounded_by("k1", p.k, clipped(first + chunk, p.k, chunk))
     with inside:
         _copied(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
@@ -359,15 +356,15 @@ def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, in
             for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
     kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
-        partial = f.scratch(p.partial(parts), "partial", "out", (parts, p.batch, p.m, p.n))
-        root = _by_columns(partial) if x.swapped else partial
+        root, statements = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n)), 1
+        root = _by_columns(root) if x.swapped else root
     else:
         where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
-        root = f.result(p.result, where)
+        root, statements = f.result(p.result, where), p.statements
     early = along > 1 and parts == 1 and p.k % along > 0 and not varies(p.k)
     loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
                 kept=kept, early=early)
-    steps = summed(loop, root, x.statements * (width if x.swapped else 1))
+    steps = summed(loop, root, statements * (width if x.swapped else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)
@@ -399,14 +396,14 @@ def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, 
     return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
-def _by_columns(partial: ElementAt) -> ElementAt:
+def _by_columns(results: ElementAt) -> ElementAt:
     """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
     def find(*at: Index) -> Element:
         part, b, j, i = at
 
         def write(value: Expression) -> None:
             for n in range(value.lanes):
-                partial(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
+                results(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
 
         return Element((), write=write)
 

@@ -13,11 +13,11 @@ from math import isqrt, prod
 
 from tracegrad.codegen.kernel.index.index import Index
 from tracegrad.codegen.kernel.ir.expressions import Expression
-from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
+from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import bit_ceil, bit_floor, ceil_div, index_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused
-from tracegrad.codegen.matmul.problem import Operand, Product, total
+from tracegrad.codegen.matmul.problem import Operand, Product, partial, total
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.gpu import VECTOR, staged_bytes
 from tracegrad.codegen.tile.instructions import MatrixInstruction, instruction_for
@@ -74,10 +74,8 @@ def kernels(p: Product) -> list[Kernel]:
     """The kernels, in launch order."""
     layout = layout_of(p)
     parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
-    if parts == 1:
-        return [_product(p, layout, 1, None)]
     parts = ceil_div(p.k, _length(p, layout, parts))                         # none of them is empty
-    return [_product(p, layout, parts, p.partial(parts)), _total(p, parts)]
+    return [_product(p, layout, parts), *([_total(p, parts)] if parts > 1 else [])]
 
 
 def _parts(p: Product, layout: Layout) -> int:
@@ -96,11 +94,11 @@ def split(p: Product, groups: int, items: int, flops: float, busy: float = _ITEM
     """
     cores, size = p.target.cores, 2 * p.batch * p.m * p.n * p.dtype.itemsize
     most = max(1, min(ceil_div(_WAVES * cores, groups), p.k // tuning().split_k)) if p.flops >= tuning().split_flops else 1
-    found = {1: _core_time(groups, cores, items / busy, flops)}
+    found = {1: _core_time(ceil_div(groups, cores), groups, cores, items / busy, flops)}
     for each in range(ceil_div(groups, cores), ceil_div(groups * most, cores) + 1):
         least, last = cores * (each - 1) // groups + 1, min(most, cores * each // groups)
         if least <= last:                                    # the busiest core has `each` groups: its time is in proportion to 1 / parts
-            share = _core_time(groups, cores, items / busy, flops, each)
+            share = _core_time(each, groups, cores, items / busy, flops)
             best = isqrt(int(share / size))                  # where more partial results cost as much as is gained
             for parts in (min(max(parts, least), last) for parts in (best, best + 1)):
                 if parts > 1:
@@ -108,12 +106,10 @@ def split(p: Product, groups: int, items: int, flops: float, busy: float = _ITEM
     return min(found.items(), key=lambda x: (x[1], x[0]))
 
 
-def _core_time(groups: int, cores: int, items: float, flops: float, each: int = 0) -> float:
-    """The time of the core that has most work-groups, `each` if that is given, times the number of parts that k is in.
-
-    items: those of a work-group, of those that keep a core busy.
+def _core_time(each: int, groups: int, cores: int, items: float, flops: float) -> float:
+    """The time of the core that has most work-groups, `each`, times the number of parts that k is in. items: those of a work-group, of
+    those that keep a core busy.
     """
-    each = each or ceil_div(groups, cores)
     return flops * cores * each / groups / min(1.0, each * items) / _BALANCE
 
 
@@ -127,11 +123,11 @@ def _length(p: Product, layout: Layout, parts: int) -> int:
     return p.length(parts, layout.k.block if layout.staged else tuning().gemm_step)
 
 
-def _product(p: Product, layout: Layout, parts: int, partial: Temp | None) -> Kernel:
+def _product(p: Product, layout: Layout, parts: int) -> Kernel:
     """The kernel that computes C, or (in several parts of k) partial results."""
     f = Fused(p.group, p.context, index_type(parts * p.batch * p.m * p.n))
-    part = None if partial is None else Axis("part", parts, (Digit(Held.GROUP, parts, 2),))
-    root = f.result(p.result, p.where) if partial is None else f.scratch(partial, "partial", "out", (parts, p.batch, p.m, p.n))
+    part = Axis("part", parts, (Digit(Held.GROUP, parts, 2),)) if parts > 1 else None
+    root = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n)) if parts > 1 else f.result(p.result, p.where)
     a, b = (_load(p, f, layout, tile, x) for tile, x in zip(layout.operands(p.dtype), (p.a, p.b), strict=True))
     return multiplied(p, f, layout, a, b, root, part)
 
@@ -184,8 +180,7 @@ def _total(p: Product, parts: int) -> Kernel:
         b, flat = given
         return p.where(f, (b, f.writer.indexed("i", flat // p.n), f.writer.indexed("j", flat % p.n)))
 
-    partial = f.scratch(p.partial(parts), "partial", "const", (parts, p.batch, size))
-    return total(f, p.name, (batch, at), (lines, lanes, 1), p.dtype, part, partial, f.result(p.result, where), "an element a work-item")
+    return total(f, p.name, (batch, at), (lines, lanes, 1), p.dtype, part, f.result(p.result, where), "an element a work-item")
 
 
 # ---- layouts -----------------------------------------------------------------------------------------------------------------

@@ -89,21 +89,23 @@ class Product(Plain):
         """Of each of so many parts of k, in multiples of `unit`."""
         return -(-self.k // (parts * unit)) * unit
 
-    def partial(self, parts: int) -> Temp:
-        """The results of parts of k."""
-        return Temp(f"{self.name}_partial", self.result, parts * self.batch * self.m * self.n, self.dtype)
+
+def partial(f: Fused, entry: str, dtype: DType, shape: tuple[int, ...], access: str = "out") -> ElementAt:
+    """The results of parts of a sum, an array of `shape`: of which part, and the indices of its element."""
+    return f.scratch(Temp(f"{entry}_partial", f.group.anchor, prod(shape), dtype), "partial", access, shape)
 
 
 def total(
-    f: Fused, entry: str, axes: tuple[Axis, ...], local: tuple[int, ...], dtype: DType, part: Axis, partial: ElementAt, root: ElementAt,
-    each: str, of: str = "k", statements: int = 1,
+    f: Fused, entry: str, axes: tuple[Axis, ...], local: tuple[int, ...], dtype: DType, part: Axis, root: ElementAt, each: str,
+    of: str = "k", statements: int = 1,
 ) -> Kernel:
     """The kernel that adds the partial results of a sum in order and runs the epilogue.
 
-    axes: of the result; partial: elements along `part` and these; each: what a work-item does; of: what was cut into parts.
+    axes: of the result, and behind `part` of the partial results; each: what a work-item does; of: what was cut into parts.
     """
     c, value = Tile("c", axes, dtype), Tile("value", (part, *axes), dtype)
-    steps = summed(Loop(part, (Load(value, partial), Add(c, value)), steps=tuning().product_blocks), root, statements)
+    given = partial(f, entry, dtype, tuple(axis.size for axis in value.axes), "const")
+    steps = summed(Loop(part, (Load(value, given), Add(c, value)), steps=tuning().product_blocks), root, statements)
     moved = (part.size + 1) * prod(axis.size for axis in axes)
     about, note = f"Adds up {part.size} partial results, {each}.", f"adds up {part.size} parts of {of}"
     return f.kernel(Program((*axes, part), local, steps), f"{entry}_total", about, moved, moved * dtype.itemsize, note)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Literal, Local, Select
-from tracegrad.codegen.kernel.ir.statements import Array, Bound, Buffer, Pointer
+from tracegrad.codegen.kernel.ir.statements import Array, Buffer, Pointer
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain
@@ -126,12 +126,6 @@ class Blocks(ABC):
 
     def let(self, name: str, value: Expression, changes: bool = False) -> Local:
         return self.w.let(name, value, changes=changes)
-
-    def bounded_by(self, name: str, size: int, value: Bound) -> Index:
-        """A variable that is in 0..size."""
-        var = self.w.bounding(name, size, value)
-        self.w.bind(var)
-        return var.index
 
     def larger(self, a: Expression, b: Expression) -> Select:
         """The larger of two numbers; b if a is none."""

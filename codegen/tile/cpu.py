@@ -105,9 +105,7 @@ class _Tiles(Places):
         several = axis.held(Held.TILE)
         if axis.held(Held.GLOBAL) > 1 and (several > 1 or any_vary()):
             end, count = (self.items[axis] + 1) * several, ceil_div(axis.size, axis.registers)
-            last = self.w.bounding(f"last_{axis.name}_tile", count, clipped(end, count, several))
-            self.w.bind(last)
-            self.lasts[axis] = last.index
+            self.lasts[axis] = self.w.bounded_by(f"last_{axis.name}_tile", count, clipped(end, count, several))
 
     def count(self, later: Sequence[Axis]) -> None:
         """Declare how many iterations loops have, of those that depend on no later axis."""
@@ -140,12 +138,9 @@ class _Tiles(Places):
             step.to(*at).write(read())
             return
         axis = step.axes[len(at)]
-        if axis in self.items:
-            self.fill(step, (*at, self.items[axis]), zeros)
-            return
-        if axis.registers > 1 or axis.size == 1:
-            for n in range(axis.size):
-                self.fill(step, (*at, constant(n)), zeros)
+        if axis in self.items or axis.registers > 1 or axis.size == 1:
+            for x in [self.items[axis]] if axis in self.items else map(constant, range(axis.size)):
+                self.fill(step, (*at, x), zeros)
             return
         inside = range(axis.size) if zeros or step.inside is None else step.inside(axis, at)
         last = len(at) == len(step.axes) - 1
@@ -158,12 +153,11 @@ class _Tiles(Places):
         with self.w.loop(var, 0, axis.size):
             tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
             tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
-            with self.w.branch(tests[0] if len(tests) == 1 else Infix("&&", *tests)), self.w.scope():
-                self.w.bind(var)
-                self.fill(step, (*at, var.index))
-            with self.w.otherwise(), self.w.scope():
-                self.w.bind(var)
-                self.fill(step, (*at, var.index), True)
+            test = tests[0] if len(tests) == 1 else Infix("&&", *tests)
+            for branch, outside in (self.w.branch(test), False), (self.w.otherwise(), True):
+                with branch, self.w.scope():
+                    self.w.bind(var)
+                    self.fill(step, (*at, var.index), outside)
 
     def filled(self, step: Fill, at: tuple[Index, ...], part: range, zeros: bool) -> None:
         """A part of an axis: a loop, if it is not one element."""
@@ -201,9 +195,7 @@ class _Tiles(Places):
 
     def end(self, loop: Loop, first: Index, length: int) -> Index:
         size = loop.axis.size
-        last = self.w.bounding(f"{loop.axis.name}1", size, clipped(first + length, size, length))
-        self.w.bind(last)
-        return last.index
+        return self.w.bounded_by(f"{loop.axis.name}1", size, clipped(first + length, size, length))
 
     def nest(self, loop: Loop, first: Index, last: Index) -> None:
         """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level

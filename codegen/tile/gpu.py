@@ -164,12 +164,8 @@ class Items(ItemRegisters):
         first = self.index(loop.part, {}) * length
         end = first + length
         if limit is None:
-            stop = clipped(end, count, length)
-            last = w.bounding("last", count, stop)
-        else:
-            last = w.known("last", count + 1, w.least(end, (limit.index + (unit - 1)) // unit))
-        w.bind(last)
-        return first, last.index, limits
+            return first, w.bounded_by("last", count, clipped(end, count, length)), limits
+        return first, w.known("last", count + 1, w.least(end, (limit.index + (unit - 1)) // unit)).index, limits
 
     def loop(self, loop: Loop) -> None:
         """Items read what they need where they need it."""
@@ -359,16 +355,11 @@ class Items(ItemRegisters):
         with self.spread(tile.axes) as own:
             w.store(Access(sums, self.sums_at(tile, own)), self.value(tile, own))
         w.barrier()
-        half = digit.count // 2
-        while half:
-            with w.branch(Infix("<", w.at(lane), half)), self.spread(tile.axes) as own:
-                at = self.sums_at(tile, own)
-                other = at + (bounded(lane + half, half, half) - lane) * step
-                w.update(Access(sums, at), "+", Read(Access(sums, other), tile.dtype))
-            w.barrier()
-            half //= 2
-        if digit.count > 1:
-            self.first.append(Infix("==", w.at(lane), 0))
+        with w.halving(lane, digit.count) as half, self.spread(tile.axes) as own:
+            at = self.sums_at(tile, own)
+            other = at + (bounded(lane + half, 0, digit.count) - lane) * step
+            w.update(Access(sums, at), "+", Read(Access(sums, other), tile.dtype))
+        self.first.append(Infix("==", w.at(lane), 0))
 
     def sums_at(self, tile: Tile, registers: Registers) -> Index:
         return self.register(tile.axes, registers) * prod(self.program.local) + self.unit

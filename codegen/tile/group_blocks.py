@@ -7,8 +7,9 @@ memory, in lines of four elements more than a multiple of 32 banks, so that vect
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
+from typing import Any
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Load, Select, Splat, combined
@@ -112,7 +113,7 @@ class GroupBlocks(Blocks):
             begin = self.own_first // step * step
         elif self.causal:
             end = self.own_first + self.own_lines
-            stop = self.bounded_by("stop", count, Bound(w.least(end, count), ZERO, end, count))
+            stop = self.w.bounded_by("stop", count, Bound(w.least(end, count), ZERO, end, count))
         if self.parts > 1:
             share = w.indexed("share", (stop - begin + (step * self.parts - 1)) // (step * self.parts) * step)
             if share.terms:                                      # only the running program knows it
@@ -120,7 +121,7 @@ class GroupBlocks(Blocks):
             else:
                 first = w.indexed("start", begin + self.part * share)
             end = first + share
-            begin, stop = first, self.bounded_by("end", count, Bound(w.least(stop, end), ZERO, end, count))
+            begin, stop = first, self.w.bounded_by("end", count, Bound(w.least(stop, end), ZERO, end, count))
         with self.loop("other", begin, stop, step) as self.other_first:
             yield
 
@@ -183,14 +184,10 @@ class GroupBlocks(Blocks):
             with self.w.loop(var, first, stop, step):
                 yield var.index
 
-    @contextmanager
-    def only(self, *tests: Expression | None) -> Iterator[None]:
+    def only(self, *tests: Expression | None) -> AbstractContextManager[Any]:
         """Where all of these hold that are tests at all."""
         test = combined("&&", tests)
-        with ExitStack() as inside:
-            if test is not None:
-                inside.enter_context(self.w.branch(test))
-            yield
+        return nullcontext() if test is None else self.w.branch(test)
 
     def less(self, x: Index, size: int) -> Infix | None:
         """The test that x is less, if it has to be tested."""

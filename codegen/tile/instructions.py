@@ -7,6 +7,7 @@ What an instruction computes is worked out from its layouts (`_multiplied`), in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,27 +58,20 @@ class MatrixInstruction(Plain):
 # ---- layouts -----------------------------------------------------------------------------------------------------------------
 
 
-def _pairs(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
-    """Of m16n8k16: two neighbours along k in a register; a line for every four work-items, the next 8 lines in the next register."""
-    line, k = lane // 4 + 8 * (register % lines), 2 * (lane % 4) + 8 * (register // lines)
-    return tuple([(k + e, line) if across else (line, k + e) for e in (0, 1)])
+def _operand(type_: str, each: int, lines: int, across: bool) -> Layout:
+    """Of A (16 rows: two `lines` of a work-item) or B (8 columns: one). A register has `each` neighbours along k; a line is for every four
+    work-items, and the next 8 lines are in the next register.
+    """
+    def at(lane: int, register: int) -> tuple[Coordinates, ...]:
+        line, k = lane // 4 + 8 * (register % lines), each * (lane % 4 + 4 * (register // lines))
+        return tuple([(k + e, line) if across else (line, k + e) for e in range(each)])
 
-
-def _single(lane: int, register: int, lines: int, across: bool) -> tuple[Coordinates, ...]:
-    """Of m16n8k8: one number a register."""
-    line, k = lane // 4 + 8 * (register % lines), lane % 4 + 4 * (register // lines)
-    return ((k, line) if across else (line, k),)
+    return Layout(2 * lines, type_, at)
 
 
 def _result(lane: int, register: int) -> tuple[Coordinates, ...]:
     """Of C: two neighbours in a row, and two in the eighth row below."""
     return ((lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2),)
-
-
-def _layouts(form: Callable[[int, int, int, bool], tuple[Coordinates, ...]], type_: str) -> tuple[Layout, Layout]:
-    """Of A (16 rows) and B (8 columns)."""
-    return (Layout(4, type_, lambda lane, register: form(lane, register, 2, False)),
-            Layout(2, type_, lambda lane, register: form(lane, register, 1, True)))
 
 
 def held(layout: Layout, registers: Sequence[Array], shape: Coordinates, unpack: Callable[[Any], Sequence[Any]], dtype: Any) -> Array:
@@ -126,18 +120,6 @@ def _multiplied(m: int, n: int, k: int, layouts: tuple[Layout, Layout, Layout], 
     return meaning
 
 
-def _matrices(across: bool) -> Callable[[Sequence[tuple[Any, ...]]], Sequence[Sequence[Array]]]:
-    """The meaning of ldmatrix: four matrices of 8 x 8 halves, a row of one from each work-item; each gets a pair of each matrix."""
-    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
-        rows = np.stack([np.asarray(x).view(np.uint16) for x, in given]).reshape(4, 8, 8)
-        if across:
-            rows = rows.transpose(0, 2, 1)
-        pairs = np.ascontiguousarray(rows).view(np.uint32)                     # matrix, row, pair
-        return [[pairs[:, lane // 4, lane % 4]] for lane in range(WARP)]
-
-    return meaning
-
-
 # ---- how they are spelled ----------------------------------------------------------------------------------------------------
 
 # A pointer to local memory is an address for PTX as a number of 32 bits. What reads or writes memory keeps its place between barriers.
@@ -149,16 +131,18 @@ def _each(name: str, count: int, constraint: str, of: str = "{}") -> str:
     return ", ".join(f'"{constraint}"({of.format(f"({name})[{i}]")})' for i in range(count))
 
 
-def _mma(name: str, shape: str, types: str, registers: str, a: str, b: str) -> str:
-    """mma.sync; a pure function of its operands, so not volatile."""
-    return (f'#define {name}(c, a, b) asm("mma.sync.aligned.{shape}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
-            f'{{%0,%1,%2,%3}};" : {_each("c", 4, "+" + registers)} : {a}, {b})')
-
-
 def _ldmatrix(name: str, across: str) -> Instruction:
+    """Four matrices of 8 x 8 halves, a row of one from each work-item; each gets a pair of each matrix."""
     text = (f'#define {name}(to, from) asm volatile("ldmatrix.sync.aligned.m8n8.x4{across}.shared.b16 {{%0,%1,%2,%3}}, [%4];" '
             f': {_each("to", 4, "=r")} : "r"({_LOCAL.format("from")}) : "memory")')
-    return instruction(name, text, (Given("uint", 4, reads=False, writes=True), Given("", 16)), WARP, "value", _matrices(bool(across)))
+
+    def meaning(given: Sequence[tuple[Any, ...]]) -> Sequence[Sequence[Array]]:
+        rows = np.stack([np.asarray(x).view(np.uint16) for x, in given]).reshape(4, 8, 8)
+        rows = rows.transpose(0, 2, 1) if across else rows
+        pairs = np.ascontiguousarray(rows).view(np.uint32)                     # matrix, row, pair
+        return [[pairs[:, lane // 4, lane % 4]] for lane in range(WARP)]
+
+    return instruction(name, text, (Given("uint", 4, reads=False, writes=True), Given("", 16)), WARP, "value", meaning)
 
 
 LDMATRIX, LDMATRIX_ACROSS = _ldmatrix("LDMATRIX4", ""), _ldmatrix("LDMATRIX4_TRANS", ".trans")
@@ -196,11 +180,14 @@ PTX = "cl_nv_device_attribute_query"      # the extension where PTX is taken: ot
 def _entry(name: str, k: int, of: DType, into: DType, types: str, precision: str = "") -> MatrixInstruction:
     """That of m16n8 and so many k. types: what PTX calls the dtypes of the result, A, B and C."""
     halves = of.itemsize == 2
-    (a, b), c = _layouts(_pairs if halves else _single, "uint" if halves else ctype(of)), Layout(4, ctype(into), _result)
+    operand = partial(_operand, "uint" if halves else ctype(of), 2 if halves else 1)
+    a, b, c = operand(2, False), operand(1, True), Layout(4, ctype(into), _result)
     unpack: Callable[[Any], Sequence[Any]] = _pair_of(of) if halves else cut_to_tf32 if of == float32 else lambda x: [x]
     given_as = "d" if of == float64 else "r", "as_uint({})" if of == float32 else "{}"
     operands = [_each(n, x.registers, *given_as) for n, x in (("a", a), ("b", b))]
-    text = _mma(name, f"m16n8k{k}", types, "d" if into == float64 else "f", *operands)
+    results = _each("c", 4, "+d" if into == float64 else "+f")
+    text = (f'#define {name}(c, a, b) asm("mma.sync.aligned.m16n8k{k}.row.col.{types} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, '
+            f'{{%0,%1,%2,%3}};" : {results} : {", ".join(operands)})')         # a pure function of its operands, so not volatile
     given = (Given(c.type, c.registers, writes=True), Given(a.type, a.registers), Given(b.type, b.registers))
     multiply = instruction(name, text, given, WARP, "value", _multiplied(16, 8, k, (a, b, c), unpack, into))
     return MatrixInstruction(name, 16, 8, k, of, into, a, b, c, multiply, precision)

@@ -114,7 +114,7 @@ class ItemBlocks(Blocks):
         if self.parts > 1:
             self.share = ceil_div(self.other.count, self.parts)
             self.first = self.w.indexed("first", self.part * self.share)
-            self.last = self.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count))
+            self.last = self.w.bounded_by("last", self.other.count, clipped_at(self.first + self.share, self.other.count))
 
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         size = (self.blocks_of_rows, self.heads) if not self.together else (self.heads, self.parts) if self.parts > 1 else (self.heads,)
@@ -144,7 +144,7 @@ class ItemBlocks(Blocks):
         w, stop = self.w, self.last
         if self.causal:
             end, least = self.own_first + self.own_lines, min(self.other.count, self.own.count) if not stop.terms else self.other.count
-            stop = self.bounded_by("stop", least, Bound(w.least(end, stop if stop.terms else least), ZERO, end, least))
+            stop = self.w.bounded_by("stop", least, Bound(w.least(end, stop if stop.terms else least), ZERO, end, least))
         with w.scope():
             var = Var("j0", self.other.count)
             with w.loop(var, self.first, stop, self.other_lines):
@@ -154,7 +154,7 @@ class ItemBlocks(Blocks):
 
     def left(self, name: str, x: Index, size: int) -> Index:
         """How many of `size` lines or columns there are, where x are left in all."""
-        return constant(size) if not x.terms and x.constant >= size else self.bounded_by(name, size, clipped_at(x, size))
+        return constant(size) if not x.terms and x.constant >= size else self.w.bounded_by(name, size, clipped_at(x, size))
 
     @contextmanager
     def counted(self, name: str, stop: Index, first: Index = ZERO, rows: int = 1, limits: Sequence[Limit] = ()) -> Iterator[Index]:
@@ -170,14 +170,11 @@ class ItemBlocks(Blocks):
 
     def tiles(self, name: str, stop: Index, limits: Sequence[Limit] = ()) -> Iterator[tuple[Index, int]]:
         """Loops over tiles of lines: each with where a tile begins, and of how many it is."""
-        whole, rest = stop // self.tall * self.tall, self.tall if stop.terms else stop.constant % self.tall
+        whole, rest = stop // self.tall * self.tall, 1 if stop.terms else stop.constant % self.tall
         if stop.hi >= self.tall:
             with self.w.scope(), self.counted(name, stop, rows=self.tall, limits=limits) as line:
                 yield line, self.tall
-        if stop.terms:
-            with self.w.scope(), self.counted(name, stop, whole, limits=limits) as line:
-                yield line, 1
-        elif rest:
+        if rest:
             with self.w.scope(), self.counted(name, stop, whole, rest, limits) as line:
                 yield line, rest
 
@@ -323,13 +320,10 @@ class ItemBlocks(Blocks):
 
     def sum(self, name: str, side: Side, size: int, buffer: Buffer, start: int) -> Sum:
         block = self.keep(name, size) if side is self.own else None
-        with self.w.scope():
-            if block is not None:
-                with self.counted("e", constant(block.size)) as e:
-                    self.w.store(Access(block, e), self.literal(0.0))
-            else:
-                with self.counted("e", self.last * size, self.first * size) as e:
-                    self.w.store(Access(buffer, self.head * (side.count * size) + e + start), self.literal(0.0))
+        first, last = (self.first * size, self.last * size) if block is None else (ZERO, constant(block.size))
+        with self.w.scope(), self.counted("e", last, first) as e:
+            place = Access(buffer, self.head * (side.count * size) + e + start) if block is None else Access(block, e)
+            self.w.store(place, self.literal(0.0))
         return Sum(side, size, buffer, start, block)
 
     def add(self, to: Sum, weights: Tile, values: Lines, shrink: Tile | None = None) -> None:

@@ -15,8 +15,8 @@ C goes through local memory to where it is stored, so that neighbours store what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
@@ -33,6 +33,7 @@ from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain
 
 PAD = 8                       # words behind a line of C in local memory
+WARPS, PARTS = 1, 2           # places of digits, see `lines`
 NEARER = 1.0 + 2.0 ** -11 * 0.6931          # 1 / (2 ln 2) of what TF32's last digit is: half of it, where leading digits are as they are
 
 
@@ -80,7 +81,10 @@ class Blocks(Plain):
 
 
 def lines(by: MatrixInstruction, blocks: Blocks, of_a: bool, groups: int, across: bool) -> tuple[Digit, ...]:
-    """The digits of the rows (of_a) or columns of C: which work-item and register has which. across: the operand lies along them."""
+    """The digits of the rows (of_a) or columns of C: which work-item and register has which. across: the operand lies along them.
+
+    The digits are that of the group, that of the warp (WARPS), several parts in registers (PARTS), and those of items and registers in one.
+    """
     side = 0 if of_a else 1
     tiles = blocks.tiles[side]
     first = Digit(Held.GROUP, groups, 1 - side), Digit(Held.ITEM, blocks.warps[side], 1)
@@ -148,19 +152,18 @@ class MatrixItems(Items):
     # -- the loop
 
     def pipeline(self, loop: Loop) -> None:
-        w, axis, stages = self.w, loop.axis, loop.stages
+        w, axis, stages, items = self.w, loop.axis, loop.stages, prod(self.program.local)
         self.stage_operands()
         first, last, limits = self.part(loop, axis.block)
         count = ceil_div(axis.size, axis.block)
-        kept = {x.load.tile: self.kept(x) for x in self.operands if x.load.copied is None}
+        kept = {x.load.tile: w.array(f"{x.load.tile.name}_next", ctype(self.dot.into.dtype), x.rows * x.chunks // items * self.each)
+                for x in self.operands if x.load.copied is None}
         for ahead in range(stages - 1):                      # a group of copies for each, be it empty: they are counted
             if ahead < count:
-                with self.w.scope(), self.where(first + ahead, last, ahead > 0):
+                with w.scope(), self.where(first + ahead, last, ahead > 0):
                     at = bounded(first + ahead, 0, count)
-                    for x in self.operands:
-                        self.fetch_block(x, at, limits, kept)
-                    for x in self.operands:
-                        self.put_block(x, at, kept)
+                    self.fetch_blocks(at, limits, kept)
+                    self.put_blocks(at, kept)
             w.add(Instruct(COMMIT))
         deep, fragments = axis.block // self.by.k, self.fragments()
         if loop.ahead:
@@ -173,9 +176,8 @@ class MatrixItems(Items):
             if not loop.ahead:
                 self.arrived(stages)
             if more:
-                with self.w.scope(), self.where(after, last):
-                    for x in self.operands:
-                        self.fetch_block(x, ahead_at, limits, kept)
+                with w.scope(), self.where(after, last):
+                    self.fetch_blocks(ahead_at, limits, kept)
             w.add(Instruct(COMMIT))
             for k in range(deep):                            # ahead: what is multiplied next is read before this is
                 if not loop.ahead:
@@ -183,9 +185,8 @@ class MatrixItems(Items):
                 elif k < deep - 1:
                     self.read(fragments, step.index, k + 1)
                 if k == deep - 1 and more and kept:
-                    with self.w.scope(), self.where(after, last):
-                        for x in self.operands:
-                            self.put_block(x, ahead_at, kept)
+                    with w.scope(), self.where(after, last):
+                        self.put_blocks(ahead_at, kept)
                 if loop.ahead and k == deep - 1 and count > 1:
                     self.arrived(stages)
                     beyond = Infix("<", w.at(step.index + 1), w.at(last))
@@ -214,7 +215,7 @@ class MatrixItems(Items):
             self.operands.append(_Staged(load, line, start, rows, along // self.each, every, turn, of_a))
             start += rows * along // self.each * self.words
         self.stage = start
-        _, high, warps, pitch = self.parts()
+        high, warps, pitch = self.parts()
         size = max(loop.stages * start, warps * high * pitch)
         self.blocks = self.w.array("blocks", ctype(self.by.word), size, True)
         self.blocks.aligned = 128
@@ -229,39 +230,37 @@ class MatrixItems(Items):
             return max(1, 8 // chunks), 1
         return (self.by.of.itemsize // 4, 2) if across else (1, chunks // 8 * 4)
 
-    def place_of(self, x: _Staged, step: Index, row: Index, chunk: Index) -> Index:
-        """The word where a chunk is, in the stage of a step."""
+    def place_of(self, x: _Staged, step: Index, k: Index, line: Index) -> Index:
+        """The word, in the stage of a step, where the chunk is that the element there begins."""
+        row, chunk = (k, line // self.each) if x.load.across else (line, k // self.each)
         turned = (chunk + row // x.every * x.turn) % x.chunks if x.turn else chunk
         return step % self.around.stages * self.stage + (x.start + row * (x.chunks * self.words)) + turned * self.words
 
     # -- from global memory
 
-    def kept(self, x: _Staged) -> Array:
-        """Registers for an item's share of a block that goes through them."""
-        each = x.rows * x.chunks // prod(self.program.local) * self.each
-        return self.w.array(f"{x.load.tile.name}_next", ctype(self.dot.into.dtype), each)
-
-    def shared(self, x: _Staged, number: Index) -> tuple[Index, Index]:
-        """Row and chunk of an item's chunk of that number."""
-        unit = number * prod(self.program.local) + self.unit
-        return unit // x.chunks, unit % x.chunks
-
-    def fetch_block(self, x: _Staged, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
-        """An item's share of a block: copied, or to registers."""
-        w, load, axis = self.w, x.load, self.around.axis
-        number = Var("part", x.rows * x.chunks // prod(self.program.local))
+    @contextmanager
+    def chunks(self, x: _Staged) -> Iterator[tuple[Index, Index, Index]]:
+        """The chunks of a block that are an item's: the number of each, and k and line where it begins."""
+        items = prod(self.program.local)
+        number = Var("part", x.rows * x.chunks // items)
         with self.w.scope(), self.counted(number):
-            row, chunk = self.shared(x, number.index)
-            along = chunk * self.each
-            k, line = (row, along) if load.across else (along, row)
-            if load.tile not in kept:
-                self.copy(x, self.indices(load.tile, axis, step * axis.block + k, line), self.place_of(x, step, row, chunk))
-                return
-            element = Var("element", self.each)
-            with w.loop(element, 0, self.each, unrolled=True):
-                k, line = (row, along + element.index) if load.across else (along + element.index, row)
-                to = Access(kept[load.tile], number.index * self.each + element.index)
-                w.store(to, self.element(load, self.indices(load.tile, axis, step * axis.block + k, line), limits, True))
+            unit = number.index * items + self.unit
+            row, along = unit // x.chunks, unit % x.chunks * self.each
+            yield number.index, *((row, along) if x.load.across else (along, row))
+
+    def fetch_blocks(self, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
+        """An item's share of the blocks at a step: copied, or to registers."""
+        w, axis, element = self.w, self.around.axis, Var("element", self.each)
+        for x in self.operands:
+            load, first = x.load, step * axis.block
+            with self.chunks(x) as (number, k, line):
+                if load.tile not in kept:
+                    self.copy(x, self.indices(load.tile, axis, first + k, line), self.place_of(x, step, k, line))
+                    continue
+                with w.loop(element, 0, self.each, unrolled=True):
+                    k, line = (k, line + element.index) if load.across else (k + element.index, line)
+                    value = self.element(load, self.indices(load.tile, axis, first + k, line), limits, True)
+                    w.store(Access(kept[load.tile], number * self.each + element.index), value)
 
     def copy(self, x: _Staged, at: Sequence[Index], to: Index) -> None:
         """Copy a chunk; what is outside is 0."""
@@ -274,23 +273,21 @@ class MatrixItems(Items):
             with w.otherwise():
                 w.add(Instruct(CLEAR[self.blocks.type], (place,)))
 
-    def put_block(self, x: _Staged, step: Index, kept: dict[Tile, Array]) -> None:
+    def put_blocks(self, step: Index, kept: dict[Tile, Array]) -> None:
         """What went to registers, to local memory."""
-        w = self.w
-        if x.load.tile not in kept:
-            return
-        array, dtype = kept[x.load.tile], self.dot.into.dtype
-        number = Var("part", x.rows * x.chunks // prod(self.program.local))
-        with self.w.scope(), self.counted(number):
-            row, chunk = self.shared(x, number.index)
-            to = w.indexed("to", self.place_of(x, step, row, chunk))
-            for word in range(self.words):
-                first = number.index * self.each + word * (self.each // self.words)
-                value: Expression = Read(Access(array, first), dtype)
-                if self.each == self.words:
-                    w.store(Access(self.blocks, to + word), value)
-                    continue
-                w.add(Instruct(PACK[self.by.of.name], (Access(self.blocks, to + word), value, Read(Access(array, first + 1), dtype))))
+        w, dtype, several = self.w, self.dot.into.dtype, self.each // self.words
+        for x in self.operands:
+            if x.load.tile not in kept:
+                continue
+            with self.chunks(x) as (number, k, line):
+                to = w.indexed("to", self.place_of(x, step, k, line))
+                for word in range(self.words):
+                    first = number * self.each + word * several
+                    values = [Read(Access(kept[x.load.tile], first + n), dtype) for n in range(several)]
+                    if several == 1:
+                        w.store(Access(self.blocks, to + word), values[0])
+                    else:
+                        w.add(Instruct(PACK[self.by.of.name], (Access(self.blocks, to + word), *values)))
 
     # -- fragments
 
@@ -332,8 +329,7 @@ class MatrixItems(Items):
 
     def first_line(self, x: _Staged) -> Index:
         """Where the warp's lines begin in a block."""
-        n = next(n for n, d in enumerate(x.line.digits) if d.held is Held.ITEM)
-        return self.numbers[x.line, n] * self.of_warp(x.line)
+        return self.numbers[x.line, WARPS] * self.of_warp(x.line)
 
     def matrices(self, x: _Staged, to: Array, start: int, count: int, step: Index, k: int) -> None:
         """Fragments by ldmatrix: four matrices of 8 rows of 16 bytes, of which each item says where a row is.
@@ -345,12 +341,8 @@ class MatrixItems(Items):
         line, more = (matrix % 2 * 8, matrix // 2) if x.of_a else (matrix // 2 * 8, matrix % 2)
         number = Var("tile", count // 4)
         with self.w.scope(), self.counted(number):
-            at = self.first_line(x) + number.index * 16 + line
-            if x.load.across:
-                place = self.place_of(x, step, more * each + row + k, at // each)
-            else:
-                place = self.place_of(x, step, at + row, more + k // each)
-            given = Access(self.blocks, place, each=4)
+            at, along = self.first_line(x) + number.index * 16 + line, more * each + k
+            given = Access(self.blocks, self.place_of(x, step, *((along + row, at) if x.load.across else (along, at + row))), each=4)
             own = Access(to, number.index * 4 + start, each=4)
             if to.type == "uint":
                 w.add(Instruct(LDMATRIX_ACROSS if x.load.across else LDMATRIX, (own, given)))
@@ -379,13 +371,13 @@ class MatrixItems(Items):
             second, chunk = Var("second", 2), Var("chunk", count // (2 * each))
             with self.w.scope(), self.counted(second), self.counted(chunk):
                 row = own + second.index * 4 if self.by.of.itemsize == 4 else own * 2 + second.index
-                vector = read(self.place_of(x, step, row + k, self.first_line(x) // each + chunk.index * 8 + group))
+                vector = read(self.place_of(x, step, row + k, self.first_line(x) + (chunk.index * 8 + group) * each))
                 for element in range(each):
                     put(vector, element, chunk.index * each + element, second.index)
             return
         line = Var("line", count // 2)
         with self.w.scope(), self.counted(line):
-            vector = read(self.place_of(x, step, self.first_line(x) + line.index * 8 + group, own + k // each))
+            vector = read(self.place_of(x, step, own * each + k, self.first_line(x) + line.index * 8 + group))
             for element in range(each):
                 put(vector, element, line.index, constant(element))
 
@@ -401,28 +393,27 @@ class MatrixItems(Items):
     def store(self, store: Store) -> None:
         """C's registers go to local memory, those of a few lines at a time, and from there to where they belong, row by row."""
         w, tile, rows, columns = self.w, store.tile, self.rows, self.columns
-        cut, high, warps, pitch = self.parts()
+        high, warps, pitch = self.parts()
         into = self.registers[tile]
         assert isinstance(into, Array)
-        part = Var("part", rows.digits[cut].count)
+        part = Var("part", rows.digits[PARTS].count)
         with self.w.scope(), self.counted(part):
             w.barrier()
-            inner = Axis(rows.name, rows.size, rows.digits[cut + 1:])
+            inner = Axis(rows.name, rows.size, rows.digits[PARTS + 1:])
             with self.spread((inner, columns)) as found:
-                registers = {(rows, n + cut + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
-                registers[rows, cut] = part.index
-                line = self.numbers[rows, cut - 1] * high + self.sum_of(rows, registers, lambda n, _: n > cut)
+                registers = {(rows, n + PARTS + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
+                registers[rows, PARTS] = part.index
+                line = self.numbers[rows, WARPS] * high + self.sum_of(rows, registers, lambda n, _: n > PARTS)
                 value: Expression = Read(Access(into, self.register_of(registers)), self.by.into)
                 value = value if self.by.word == self.by.into else Bits(value, self.by.word)
                 w.store(Access(self.blocks, line * pitch + self.within(columns, registers)), value)
             w.barrier()
             self.store_lines(store, part.index, warps, high, pitch)
 
-    def parts(self) -> tuple[int, int, int, int]:
-        """How C goes through local memory: which digit of the rows counts the parts, lines of a warp in one, warps, words of a line."""
+    def parts(self) -> tuple[int, int, int]:
+        """How C goes through local memory, part by part of the rows: lines of a warp in one, warps, words of a line."""
         digits = self.rows.digits
-        cut = next(n for n, d in enumerate(digits) if d.held is Held.REGISTER)
-        return cut, prod(d.count for d in digits[cut + 1:]), digits[cut - 1].count, self.columns.block + PAD
+        return prod(d.count for d in digits[PARTS + 1:]), digits[WARPS].count, self.columns.block + PAD
 
     def store_lines(self, store: Store, part: Index, warps: int, high: int, pitch: int) -> None:
         """The lines in local memory, each by a warp, 32 elements at a time."""
@@ -441,8 +432,7 @@ class MatrixItems(Items):
 
     def of_warp(self, axis: Axis) -> int:
         """How many lines a warp has."""
-        n = next(n for n, d in enumerate(axis.digits) if d.held is Held.ITEM)
-        return prod(d.count for d in axis.digits[n + 1:])
+        return prod(d.count for d in axis.digits[WARPS + 1:])
 
     @property
     def of_group(self) -> Index:

@@ -33,10 +33,7 @@ class Stored:
             self.vectors(ranges)
             return
         axis, *rest = axes
-        if varies(axis.size) and axis.size > axis.registers:
-            self.along(rest, {**ranges, axis: range(axis.registers)})
-            return
-        over = -axis.size % axis.registers
+        over = 0 if varies(axis.size) and axis.size > axis.registers else -axis.size % axis.registers         # (0: see `new`)
         if over:
             with self.tiles.only(axis):
                 self.along(rest, {**ranges, axis: range(over)})
@@ -75,11 +72,9 @@ class Stored:
                 with self.new(axes[0], n):
                     self.rows(ranges, axes[1:], {**at, axes[0]: n}, columns)
             return
-        for lane in range(1 if self.apart is None else min(self.apart.lanes, self.apart.size)):
-            if self.apart is not None and lane < early_by(self.apart):
-                with self.tiles.only(self.apart, False, at[self.numbered]):
-                    self.row(at, columns, lane)
-            else:
+        apart = self.apart
+        for lane in range(1 if apart is None else min(apart.lanes, apart.size)):
+            with self.tiles.only(apart, False, at[self.numbered]) if apart is not None and lane < early_by(apart) else nullcontext():
                 self.row(at, columns, lane)
 
     def to_array(self) -> None:
