@@ -236,7 +236,7 @@ def test_errors_name_the_function_that_was_called() -> None:
 def test_errors_of_a_trace_name_the_function_that_was_called(name: str) -> None:
     """They are no ValueErrors or TypeErrors."""
     with pytest.raises(tg.TraceError, match=f"^{name}: the shape of the result depends on values"):
-        tg.trace(lambda x: getattr(tg, name)(x))(tg.ones(2))
+        tg.trace(getattr(tg, name))(tg.ones(2))
 
 
 def test_alpha_is_of_the_kind_of_the_sum():
