@@ -232,6 +232,21 @@ def test_errors_name_the_function_that_was_called() -> None:
             call()
 
 
+@pytest.mark.parametrize("name", ["nonzero", "argwhere", "where"])
+def test_errors_of_a_trace_name_the_function_that_was_called(name: str) -> None:
+    """They are no ValueErrors or TypeErrors."""
+    with pytest.raises(tg.TraceError, match=f"^{name}: the shape of the result depends on values"):
+        tg.trace(getattr(tg, name))(tg.ones(2))
+
+
+@pytest.mark.parametrize("name", sorted(tg.signal.windows.__all__))
+def test_errors_of_a_window_name_it(name: str) -> None:
+    """Most are sums of cosines."""
+    given = {"general_cosine": {"a": [0.5, 0.5]}}.get(name, {})
+    with pytest.raises(tg.errors.ArgumentError, match=f"^{name}: M must not be negative, got -1"):
+        getattr(tg.signal.windows, name)(-1, **given)
+
+
 def test_alpha_is_of_the_kind_of_the_sum():
     """As in torch: a float that scales integers made a float of them, and a factor of bools an integer."""
     x, y = tg.tensor([1, 2]), tg.tensor([2, 5])

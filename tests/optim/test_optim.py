@@ -421,10 +421,17 @@ class TestInterface:
         opt = optim.Adam(layer.named_parameters())
         assert opt.param_groups[0]["param_names"] == ["weight", "bias"]
         assert opt.param_groups[0]["params"][0] is layer.weight
-        opt.add_param_group({"params": tg.ones(1, requires_grad=True), "lr": 0.5})
+        opt.add_param_group({"params": [("scale", tg.ones(1, requires_grad=True))], "lr": 0.5})
         assert [g["lr"] for g in opt.param_groups] == [0.001, 0.5]
         with pytest.raises(ArgumentError, match='mapping with "params"'):
             opt.add_param_group({"lr": 0.5})
+        with pytest.raises(ArgumentError, match="params: some have names"):
+            opt.add_param_group({"params": tg.ones(1, requires_grad=True)})
+        assert len(opt.param_groups) == 2
+        for given in ([("weight", layer.weight), layer.bias], [layer.weight, ("bias", layer.bias)],
+                      [{"params": [layer.weight]}, {"params": [("bias", layer.bias)]}]):
+            with pytest.raises(ArgumentError, match="Adam: params: some have names"):
+                optim.Adam(given)
 
     @pytest.mark.parametrize(("kind", "options"), [
         (optim.RMSprop, dict(momentum=0.9, centered=True)), (optim.Adagrad, {}), (optim.Adadelta, {}), (optim.Adamax, {}),

@@ -460,3 +460,19 @@ def test_a_scheduler_that_is_not_read_is_not_watched():
         f(tg.ones(1))
         scheduler.step()
     assert len(f.compilations) == 1
+
+
+def test_names_that_are_those_of_tables_in_modules_of_ours():
+    """`leaves` in `tg.autograd`, and its `data`: it changes with each tensor, whatever the user calls a function."""
+    def leaves(t):
+        return [t.data]
+
+    def f(x):
+        gradient, = tg.autograd.grad((x * x).sum(), [x])
+        return gradient + leaves(x)[0]
+
+    traced = tg.trace(f)
+    for _ in range(3):
+        x = tg.ones(3, requires_grad=True)
+        assert traced(x).tolist() == [3.0] * 3
+    assert len(traced.compilations) == 1

@@ -103,7 +103,7 @@ def entered(fn: F, name: str = "") -> F:
             check_switches(name, switches, args, kwargs)
         try:
             result = fn(*args, **kwargs)
-        except (OutOfMemoryError, MemoryError, *BARE) as error:
+        except (TracegradError, MemoryError, *BARE) as error:
             if (of := of_memory(name, error)) is not None:
                 raise of from error.__cause__
             if isinstance(error, TracegradError) and not _of_a_user(error):

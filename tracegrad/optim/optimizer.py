@@ -152,9 +152,13 @@ class Optimizer(Named):
         if "params" not in group:
             raise ArgumentError(f"params: a group must be a mapping with \"params\", got one with {', '.join(group) or 'nothing'}")
         params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
-        if params and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params):
+        named = [isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params]
+        if params and all(named):
             group = {**group, "param_names": [name for name, _ in params]}
             params = [p for _, p in params]
+        if (any(named) and not all(named)) or any(("param_names" in group) is not ("param_names" in g) for g in self.param_groups[:1]):
+            raise ArgumentError("params: some have names (are pairs of a name and a tensor), and others have none; name all of them, "
+                                "in all groups, or none")
         group = {**self.defaults, **group, "params": params}
         if group.get("differentiable"):
             raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "

@@ -37,6 +37,18 @@ def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dt
     return from_array(values.astype(found), device, requires_grad)
 
 
+def _cosines(name: str, M: Any, a: Iterable[float], sym: bool, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    """The sum of (-1)^i a[i] cos(2 pi i k / (M - 1))."""
+    factors = [float(v) for v in a]
+    if not factors:
+        raise ArgumentError(f"{name}: a must hold at least one number, got {a!r}")
+
+    def weights(k: Any, n: int) -> Any:
+        return sum((-1) ** i * v * np.cos(2 * np.pi * i * k / (n - 1)) for i, v in enumerate(factors))
+
+    return _window(name, M, sym, weights, dtype, device, requires_grad)
+
+
 @entered
 def bartlett(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A triangle: 1 - |2 k / (M - 1) - 1|."""
@@ -46,7 +58,7 @@ def bartlett(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None,
 @entered
 def blackman(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / (M - 1)) + 0.08 cos(4 pi k / (M - 1))."""
-    return general_cosine(M, a=(0.42, 0.5, 0.08), sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _cosines("blackman", M, (0.42, 0.5, 0.08), sym, dtype, device, requires_grad)
 
 
 @entered
@@ -81,33 +93,26 @@ def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, d
 def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False) -> Tensor:
     """The sum of (-1)^i a[i] cos(2 pi i k / (M - 1))."""
-    factors = [float(v) for v in a]
-    if not factors:
-        raise ArgumentError(f"general_cosine: a must hold at least one number, got {a!r}")
-
-    def weights(k: Any, n: int) -> Any:
-        return sum((-1) ** i * v * np.cos(2 * np.pi * i * k / (n - 1)) for i, v in enumerate(factors))
-
-    return _window("general_cosine", M, sym, weights, dtype, device, requires_grad)
+    return _cosines("general_cosine", M, a, sym, dtype, device, requires_grad)
 
 
 @entered
 def general_hamming(M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, device: Any = None,
                     requires_grad: bool = False) -> Tensor:
     """alpha - (1 - alpha) cos(2 pi k / (M - 1))."""
-    return general_cosine(M, a=(alpha, 1 - alpha), sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _cosines("general_hamming", M, (alpha, 1 - alpha), sym, dtype, device, requires_grad)
 
 
 @entered
 def hamming(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """0.54 - 0.46 cos(2 pi k / (M - 1))."""
-    return general_hamming(M, sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _cosines("hamming", M, (0.54, 1 - 0.54), sym, dtype, device, requires_grad)
 
 
 @entered
 def hann(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """1/2 - cos(2 pi k / (M - 1)) / 2."""
-    return general_hamming(M, alpha=0.5, sym=sym, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _cosines("hann", M, (0.5, 0.5), sym, dtype, device, requires_grad)
 
 
 @entered
@@ -125,8 +130,7 @@ def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, d
 @entered
 def nuttall(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Nuttall's window of four terms, the sidelobes of which are lowest."""
-    return general_cosine(M, a=(0.3635819, 0.4891775, 0.1365995, 0.0106411), sym=sym, dtype=dtype, device=device,
-                          requires_grad=requires_grad)
+    return _cosines("nuttall", M, (0.3635819, 0.4891775, 0.1365995, 0.0106411), sym, dtype, device, requires_grad)
 
 
 # --------------------------------------------------------------------------------------------------- torch's older functions
@@ -159,7 +163,7 @@ def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.5
 
     >>> tg.hamming_window(4)
     """
-    return general_cosine(window_length, a=(alpha, beta), sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _cosines("hamming_window", window_length, (alpha, beta), not periodic, dtype, device, requires_grad)
 
 
 @create()

@@ -129,6 +129,12 @@ def listed(name: str, table: _T) -> _T:
     return table
 
 
+def is_own(value: object) -> bool:
+    """Whether it is a cache, or a listed table of what is alive: these change by themselves, and mean nothing to a user's program."""
+    weak = weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet
+    return isinstance(value, Cache) or (isinstance(value, weak) and any(table is value for table in _tables.values()))
+
+
 def memoize(budget: int | None) -> Callable[[Callable[..., _T]], functools._lru_cache_wrapper[_T]]:
     """Decorator: the function's results are kept for `budget` arguments, those used last; None: there are only so many arguments."""
     def attach(fn: Callable[..., _T]) -> functools._lru_cache_wrapper[_T]:

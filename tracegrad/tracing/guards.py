@@ -24,6 +24,7 @@ import numpy as np
 import optree
 
 from tracegrad.errors import TraceError, TracegradError
+from tracegrad.support.cache import is_own
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
 from tracegrad.tracing.content_guards import SCALARS, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
@@ -316,6 +317,8 @@ class GuardSet:
                 self._look_into(value)
 
     def _look_into(self, value: Any) -> None:
+        if is_own(value):                                    # a name of the user's is that of a table in a module of ours
+            return
         if isinstance(value, Tensor):
             if type(value) is not Tensor:
                 self._instances.append(value)                # a Parameter, which has attributes of the user's
