@@ -73,6 +73,7 @@ def test_no_vector_is_read_lane_by_lane(name):
     f = tg.trace(lambda *given: PROGRAMS[name][0](*given).sum())
     f(*inputs())
     assert "GATHER" not in str(f.kernels())
+    assert "_IF(" not in str(f.kernels())
 
 
 COLUMNS = {                                                  # sums over the first dimension of (20, 30, 40)
@@ -97,3 +98,4 @@ def test_no_vector_of_columns_is_read_lane_by_lane():
     f = tg.trace(lambda a, b: COLUMNS["pairs"](a, b).sum(0))
     f(tg.rand(20, 40), tg.rand(30, 40))
     assert "GATHER" not in str(f.kernels())
+    assert "_IF(" not in str(f.kernels())
