@@ -206,28 +206,46 @@ def _run(x: Node) -> int:
     """How many elements of x, one after the other, are made of such as lie one after the other, or are one: the least of all that is read.
 
     In loops over more, vectors would be read lane by lane: of `(a[:, None] - b)`, of what is shifted along rows, of a transposed matrix.
-    (`((a[:, None] - b) ** 2).mean()` of 1000 and 900 numbers: a twentieth of the time.)
+    (`((a[:, None] - b) ** 2).mean()` of 1000 and 900 numbers: a twentieth of the time.) An element of x may be a sum of a few, that is
+    written out: of distances, the squares of coordinates.
     """
     size = least = x.aval.size
-    todo, seen = [x], {x}
+    todo, seen = [(x, 1)], {x}                                              # nodes, with their elements for each one of x
     while todo:
-        node = todo.pop()
+        node, each = todo.pop()
+        many = size * each
         if node.fn.family == "elementwise" or node.fn.name == "reshape":
-            fresh = [o for o in node.operands if o.aval.size == size and o not in seen]
+            fresh = [o for o in node.operands if o.aval.size == many and o not in seen]
             seen.update(fresh)
-            todo += fresh
-            runs = [_repeated(o.shape, node.shape) for o in node.operands if 1 < o.aval.size < size]
+            todo += [(o, each) for o in fresh]
+            runs = [_repeated(o.shape, node.shape, each) for o in node.operands if 1 < o.aval.size < many]
         elif node.fn.name == "expand":
-            runs = [_repeated(node.operands[0].shape, node.shape)]
+            runs = [_repeated(node.operands[0].shape, node.shape, each)]
+        elif node.fn.family == "reduction" and (few := _last_reduced(node)):
+            todo.append((node.operands[0], each * few))
+            runs = []
         else:
-            runs = [_moved(node)] if node.fn.family == "movement" else []
+            runs = [_moved(node)] if node.fn.family == "movement" and each == 1 else []
         least = min(least, *runs, size)
     return least
 
 
-def _repeated(of: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """The run of what is broadcast: the last dimensions that are all repeated, or none of them."""
+def _last_reduced(node: Node) -> int:
+    """How many elements each of a reduction's is of, if they are few (and written out), and one behind the other; else 0."""
+    shape, dims = node.operands[0].shape, node.attrs["dim"]
+    first = len(shape) - len(dims)
+    few = prod(shape[first:])
+    return few if min(dims, default=0) == first and few <= tuning().unrolled else 0
+
+
+def _repeated(of: tuple[int, ...], shape: tuple[int, ...], each: int) -> int:
+    """The run of what is broadcast: the last dimensions that are all repeated, or none of them. In parts of `each` elements."""
     of = (1,) * (len(shape) - len(of)) + of
+    while each > 1 and shape and each % shape[-1] == 0:
+        each //= shape[-1]
+        of, shape = of[:-1], shape[:-1]
+    if each > 1:
+        return prod(shape)
     run, first = 1, None
     for n, repeated in ((n, m != n) for m, n in zip(reversed(of), reversed(shape), strict=True) if n > 1):
         if first not in (None, repeated):

@@ -161,7 +161,7 @@ class Elements(Vectors):
         if uniform and (stride == 1 or (stride is not None and not half)):
             read = Load(access, memory, width, stride)
         else:
-            read = Load(access, memory, width, 1, self.places(flat), None if uniform else test)
+            read = Load(access, memory, width, 1, self.places(flat), None if uniform else test, stride == 1)
         self.vectors.append(read)
         value = read if test is None or not uniform else Select(test, read, Zeros(memory, width))
         if dtype.kind == "b":

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.ir.bfloats import bfloats
-from tracegrad.codegen.kernel.ir.gathers import gathers
+from tracegrad.codegen.kernel.ir.gathers import gathers, masked_loads
 from tracegrad.codegen.kernel.ir.instructions import INSTRUCTIONS
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
@@ -27,8 +27,7 @@ _SIZE = {ctype(dtype, lanes): dtype.itemsize for dtype in OPENCL for lanes in (1
 # The functions that are defined for so many lanes: of which kind, and how many.
 _OF_LANES = {f"{kind}{width}{masked}": (kind, width, masked) for width in WIDTHS
              for kind, masked in (("IN_RANGE", ""), ("IMPOSSIBLE", ""), ("ZIP", ""), ("STRIDED", ""), ("GATHER", ""), ("GATHER", "_IF"),
-                                  ("FAR_GATHER", ""),
-                                  ("STORE_STRIDED", ""))}
+                                  ("LOAD", "_IF"), ("FAR_GATHER", ""), ("STORE_STRIDED", ""))}
 
 
 def source(kernels: Sequence[Kernel], context: Context, extensions: Sequence[str]) -> str:
@@ -152,6 +151,8 @@ def vector_access(uses: frozenset[tuple[str, str]], target: Target) -> tuple[str
             lines.append(f"#define {name}(V, a, b) ((V)({pairs}))")
         elif kind == "GATHER" and not masked:
             lines += gathers(name, width, {type_ for used, type_ in uses if used == name}, target)
+        elif kind == "LOAD":
+            lines += masked_loads(name, width, {type_ for used, type_ in uses if used == name}, target)
         elif kind == "STORE_STRIDED":
             each = ", ".join(f"(p)[{i} * (s)] = (v).s{lane}" for i, lane in enumerate(lanes))
             lines.append(f"#define {name}(p, s, v) ({each})")

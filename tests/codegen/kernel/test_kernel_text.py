@@ -211,6 +211,32 @@ def test_gathers_are_the_processors_where_it_has_a_fast_one() -> None:
     assert few == {name: found[name] for name in few}
 
 
+def test_a_vector_at_an_edge_is_one_load_where_the_processor_has_masks() -> None:
+    """Of the types that have an instruction, if the compiler has it, too; else lane by lane, which is what every other compiler gets."""
+    uses = frozenset({("LOAD16_IF", "float16"), ("LOAD8_IF", "double8"), ("LOAD8_IF", "uchar8")})
+    text = "\n".join(vector_access(uses, Target(simd_bytes=64)))
+    lines = dict(re.findall(r"^#define (\w+)\(.*?\) (.*)$", text, re.MULTILINE)[::-1])
+    plain = dict(re.findall(r"^#define (\w+)\(.*?\) (.*)$", "\n".join(vector_access(uses, Target(clang_builtins=False))), re.MULTILINE))
+    assert lines["LOAD16_IF_float16"].startswith("__builtin_ia32_loadups512_mask(")
+    assert lines["LOAD8_IF_double8"].startswith("__builtin_ia32_loadupd512_mask(")
+    assert lines["LOAD8_IF_uchar8"] == plain["LOAD8_IF"].replace("(V)", "(uchar8)")
+    assert text.count("#else\n") == 2
+    assert plain["LOAD16_IF"].startswith("((V)(((m).s0 ? (p)[(i).s0] : 0), ")
+    assert "ia32" not in "".join(plain.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool", "float16"])
+@pytest.mark.parametrize("n", [3, 15, 16, 17, 31, 45])
+def test_neighbours_at_the_edges_of_memory(dtype: str, n: int) -> None:
+    """The lanes that a vector does not have lie before the first element of all, or behind the last: nothing is read there."""
+    x = (np.random.default_rng(n).random((2, n)) * 100).astype(dtype)
+    pad = tg.nn.functional.pad
+    f = tg.trace(lambda x: (pad(x[:, 1:], (2, 1)), pad(x, (3, 5)), pad(x[:, :-2], (0, 9))))
+    want = np.pad(x[:, 1:], ((0, 0), (2, 1))), np.pad(x, ((0, 0), (3, 5))), np.pad(x[:, :-2], ((0, 0), (0, 9)))
+    for got, expected in zip(f(tg.from_numpy(x)), want, strict=True):
+        np.testing.assert_array_equal(got.numpy(), expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("size", [8, 16, 24, 1000])
 def test_what_is_read_at_indices(dtype: str, size: int) -> None:

@@ -22,6 +22,10 @@ PROGRAMS = {
     "channels": (lambda x, y, z: x.reshape(8, 15, 9, 10) * z[:15].reshape(15, 1, 1), 90),
     "pairs": (lambda x, y, z: abs(x[:, None, :8] - x[:100, :8]), 8),
     "triples": (lambda x, y, z: abs(x[:, None, :3] - x[:100, :3]), 3),
+    "distances": (lambda x, y, z: ((x[:, None, :6] - x[:100, :6]) ** 2).sum(2), 100),
+    "distances of two sums": (lambda x, y, z: abs(x[:, None, :6] - x[:100, :6]).reshape(120, 100, 2, 3).sum(3).amax(2), 100),
+    "distances of many": (lambda x, y, z: abs(x[:, None, :30] - x[:100, :30]).sum(2), 120 * 100),
+    "middle sums": (lambda x, y, z: abs(x[:, :6, None] - z[:70]).sum(1), 120 * 70),
     "together": (lambda x, y, z: tg.cat([x, x * 2], 1), 180),
     "whole": (lambda x, y, z: tg.exp(x.reshape(90, 120)), 120 * 90),
     "windows": (lambda x, y, z: x.unfold(1, 5, 1) * 2, 120 * 86 * 5),
@@ -68,11 +72,13 @@ def test_values(name, reduced, on_numpy):
 
 
 @pytest.mark.skipif(tg.device().kind != "cpu", reason="vectors are a CPU's")
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("padded", "together", "transposed", "triples", "windows")])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in
+                                  ("padded", "together", "transposed", "triples", "windows", "middle sums")])
 def test_no_vector_is_read_lane_by_lane(name):
     f = tg.trace(lambda *given: PROGRAMS[name][0](*given).sum())
     f(*inputs())
     assert "GATHER" not in str(f.kernels())
+    assert "_IF(" not in str(f.kernels())
 
 
 COLUMNS = {                                                  # sums over the first dimension of (20, 30, 40)
@@ -97,3 +103,4 @@ def test_no_vector_of_columns_is_read_lane_by_lane():
     f = tg.trace(lambda a, b: COLUMNS["pairs"](a, b).sum(0))
     f(tg.rand(20, 40), tg.rand(30, 40))
     assert "GATHER" not in str(f.kernels())
+    assert "_IF(" not in str(f.kernels())

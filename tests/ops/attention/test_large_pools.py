@@ -54,3 +54,4 @@ def test_windows_are_not_read_lane_by_lane(pool):
     f = tg.trace(lambda x: pool(x, 9, 1))
     f(tg.rand(2, 3, 40, 40))
     assert "GATHER" not in str(f.kernels())
+    assert "_IF(" not in str(f.kernels())

@@ -64,20 +64,23 @@ class Address(Expression):
 
 
 class Load(Expression):
-    """Elements that are read. A vector: `stride` elements apart, or at the indices `places`, and 0 where the mask `only` is not."""
+    """Elements that are read. A vector: `stride` elements apart, or at the indices `places`, and 0 where the mask `only` is not.
 
-    __slots__ = ("access", "only", "places", "stride")
+    together: whether `places` are one behind the other.
+    """
+
+    __slots__ = ("access", "only", "places", "stride", "together")
 
     def __init__(
         self, access: Access, dtype: DType, lanes: int = 1, stride: int = 1, places: Expression | None = None,
-        only: Expression | None = None,
+        only: Expression | None = None, together: bool = False,
     ) -> None:
         vars: frozenset[Any] = access.at.vars if access.at is not None else frozenset()
         for x in (places, only, access.place):
             if x is not None:
                 vars |= x.vars
         super().__init__(dtype, lanes, 0, vars)
-        self.access, self.stride, self.places, self.only = access, stride, places, only
+        self.access, self.stride, self.places, self.only, self.together = access, stride, places, only, together
 
     @property
     def macro(self) -> str:
@@ -86,7 +89,7 @@ class Load(Expression):
             return ""
         if self.places is not None:
             if self.only is not None:
-                return f"GATHER{self.lanes}_IF"
+                return f"{'LOAD' if self.together else 'GATHER'}{self.lanes}_IF"
             return f"{'FAR_' * (self.places.dtype.itemsize > 4)}GATHER{self.lanes}"
         return f"STRIDED{self.lanes}" * (self.stride != 1)
 
