@@ -837,6 +837,7 @@ def test_a_generator_that_calls_a_traced_function_which_names_it():
 SWITCHES = {
     "grad mode": (lambda: tg.set_grad_enabled(False), lambda: tg.set_grad_enabled(True)),
     "default dtype": (lambda: tg.set_default_dtype(tg.float64), lambda: tg.set_default_dtype(tg.float32)),
+    "default device": (lambda: tg.set_default_device("cpu"), lambda: tg.set_device("numpy")),
     "precision": (lambda: tg.set_float32_matmul_precision("medium"), lambda: tg.set_float32_matmul_precision("highest")),
 }
 

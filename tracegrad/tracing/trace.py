@@ -18,7 +18,7 @@ import optree
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError, check_function, check_place, printable
 from tracegrad.execute.deferred import flush
-from tracegrad.execute.devices import find_device
+from tracegrad.execute.devices import chosen_device, find_device
 from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
@@ -167,7 +167,7 @@ class Traced:
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         guard_set = GuardSet(self._fn, objects)
         recording.reached = guard_set.tensors
-        modes = mode()
+        modes, place = mode(), chosen_device()
         state.trace = recording
         try:
             tracers = self._tracers(recording, flat, labels, guard_set)
@@ -198,7 +198,8 @@ class Traced:
             if assigned and not change:
                 guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
-            change = change or replay.assigned.once or difference(modes, mode())
+            change = change or replay.assigned.once or difference(modes, mode()) or (
+                f"the default device is {chosen_device()} now" if place not in (None, chosen_device()) else "")
         finally:
             state.trace = None
             recording.hooks_left()
