@@ -868,6 +868,20 @@ def test_a_body_that_leaves_a_global_switch_changed_is_not_replayed(name, restor
         assert len(f.compilations) == 1
 
 
+@pytest.mark.parametrize(("kind", "name"), [(tg.nn.Linear, "forward"), (tg.nn.Module, "__call__")])
+def test_a_method_of_a_layer_that_is_replaced(kind, name, monkeypatch):
+    """Of the class, after it was recorded; and what the one in its place reads is watched."""
+    model = tg.nn.Sequential(tg.nn.Linear(2, 2), tg.nn.ReLU())
+    f, x, scale = tg.trace(lambda x: model(x)), tg.ones(1, 2), 7
+    first = seen(f(x))
+    monkeypatch.setattr(kind, name, lambda self, x: x * scale)
+    assert seen(f(x)) == [[7, 7]]
+    scale = 8
+    assert seen(f(x)) == [[8, 8]]
+    monkeypatch.undo()
+    assert seen(f(x)) == first
+
+
 def test_a_hook_that_a_body_registers_and_removes_leaves_those_outside():
     w = v(1, 2).requires_grad_()
     w.register_hook(lambda g: g * 3)
