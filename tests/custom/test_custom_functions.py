@@ -376,7 +376,8 @@ def test_a_saved_output_modified_in_place_is_an_error(run):
 
 
 @pytest.mark.parametrize("write", [
-    lambda x: x.data.add_(1.0), lambda x: x.data[:1].mul_(3.0), lambda x: x.data.__setitem__(0, 5.0), lambda x: x.data[:1].__setitem__(0, 5.0),
+    lambda x: x.data.add_(1.0), lambda x: x.data[:1].mul_(3.0), lambda x: x.data.__setitem__(0, 5.0),
+    lambda x: x.data[:1].__setitem__(0, 5.0),
     lambda x: x.data.data.view(2, 1).zero_(), lambda x: setattr(x, "data", x.data * 2.0)])
 def test_what_is_written_through_data_does_not_count_as_in_torch(run, write):
     """And the derivative is that of the values that were used, as of built-in operations. A write that does count is still an error."""
