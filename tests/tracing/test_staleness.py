@@ -25,6 +25,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.graph.ir import Graph
 from tracegrad.tracing import fast_replay, guards
+from tracegrad.tracing.content_guards import same
 from tracegrad.tracing.replay import Replay
 
 SCENARIOS = []
@@ -872,7 +873,7 @@ def test_a_body_that_leaves_a_global_switch_changed_is_not_replayed(name, restor
 def test_a_method_of_a_layer_that_is_replaced(kind, name, monkeypatch):
     """Of the class, after it was recorded; and what the one in its place reads is watched."""
     model = tg.nn.Sequential(tg.nn.Linear(2, 2), tg.nn.ReLU())
-    f, x, scale = tg.trace(lambda x: model(x)), tg.ones(1, 2), 7
+    f, x, scale = tg.trace(lambda x: model(x) * 1), tg.ones(1, 2), 7
     first = seen(f(x))
     monkeypatch.setattr(kind, name, lambda self, x: x * scale)
     assert seen(f(x)) == [[7, 7]]
@@ -880,6 +881,28 @@ def test_a_method_of_a_layer_that_is_replaced(kind, name, monkeypatch):
     assert seen(f(x)) == [[8, 8]]
     monkeypatch.undo()
     assert seen(f(x)) == first
+
+
+def test_a_body_that_sets_equal_slices_ranges_and_tuples_is_replayed():
+    """They cannot be changed, so whose they are says nothing: it was an error, which said that `s was slice(0, 2) and is slice(0, 2)`."""
+    class State:
+        pass
+
+    state, n = State(), 2
+
+    @tg.trace
+    def f(x):
+        state.part, state.range, state.pair = slice(0, n), range(n), (0, (n,))
+        return x[state.part]
+
+    for _ in range(4):
+        assert seen(f(v(1, 2, 3))) == [1, 2]
+    assert f.compilations[1:] == ["nothing was kept of the call before"]
+    n = 3
+    for _ in range(3):
+        assert seen(f(v(1, 2, 3))) == [1, 2, 3]
+    assert same((tg, (1,)), (tg, (1,)))
+    assert not any([same((0, 1), (0, True)), same(slice(0, 1), slice(0.0, 1)), same(([],), ([],)), same((1,), (1, 2))])
 
 
 def test_a_hook_that_a_body_registers_and_removes_leaves_those_outside():

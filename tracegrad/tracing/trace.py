@@ -68,7 +68,7 @@ class Traced:
         self._held: Sequence[Any] = ()  # with config.hold, the latest call's arguments
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
-        self.compilations: list[str] = []  # why each compilation happened
+        self.compilations: list[str] = []  # why each recording happened; those that are alike share what was compiled
 
     def __repr__(self) -> str:
         return f"<traced {getattr(self._fn, '__qualname__', self._fn)}>"
@@ -244,7 +244,7 @@ class Traced:
         names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]
         pairs = enumerate(zip(previous[3:], signature[3:], strict=True))
         new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
-        return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
+        return "nothing was kept of the call before" if not new else "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
     def _check_reach(self, recording: Recording, guard_set: GuardSet) -> None:
         known = guard_set.tensors.keys() | recording.places.keys() | recording.adopted.keys() | recording.lasting.keys()
