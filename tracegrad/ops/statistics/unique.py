@@ -21,7 +21,6 @@ from tracegrad.ops.arrays.sorting import argsort
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 
 Array = Any      # a Node or a Tensor
