@@ -80,6 +80,15 @@ def kernels(monkeypatch):
 
 
 @pytest.fixture
+def on_a_cpu():
+    """A CPU's kernels, whichever device is the default; the fixture is that device."""
+    previous, device = tg.device(), tg.device("cpu")
+    tg.set_device(device)
+    yield device
+    tg.set_device(previous)
+
+
+@pytest.fixture
 def on_numpy(request):
     """The interpreter, unless the test asks for every device."""
     if "device" in request.fixturenames:

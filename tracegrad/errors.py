@@ -5,6 +5,7 @@
     ├── DTypeError (TypeError, RuntimeError)         a dtype an operation or a device cannot take
     ├── ArgumentError (ValueError, RuntimeError)     any other bad argument
     │   └── ArgumentTypeError (also TypeError)       ... that is of a wrong Python type: a word where a number is wanted
+    │       └── IndexTypeError (also IndexError)     ... and stands between brackets: x[1.5]
     ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
     ├── IndexOutOfRange (IndexError, RuntimeError)   an index outside its dimension
     ├── MissingRuleError (NotImplementedError)       a method that this object has not: a density without a closed form, ...
@@ -39,8 +40,8 @@ from typing import Any
 import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
-           "DistributedError", "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError",
-           "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
+           "DistributedError", "GraphError", "IndexOutOfRange", "IndexTypeError", "LinAlgError", "MissingRuleError", "NoDriverError",
+           "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
 # Where our code is, and what stands between it and the user where it enters a context.
@@ -154,6 +155,16 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """
 
     unread: Any = None          # the node of an integer tensor that stands where an integer is needed
+
+
+class IndexTypeError(ArgumentTypeError, IndexError):
+    """What is no index, between brackets: a float, a word. An ArgumentTypeError and an IndexError, too.
+
+    >>> try:
+    ...     tg.ones(2)[1.5]
+    ... except tg.IndexTypeError as error:
+    ...     message = str(error)
+    """
 
 
 def check_function(call: str, given: Any, instead: str = "") -> Any:

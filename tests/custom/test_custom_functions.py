@@ -375,6 +375,34 @@ def test_a_saved_output_modified_in_place_is_an_error(run):
         run(loss)(f64(1.0, 2.0))
 
 
+@pytest.mark.parametrize("write", [
+    lambda x: x.data.add_(1.0), lambda x: x.data[:1].mul_(3.0), lambda x: x.data.__setitem__(0, 5.0),
+    lambda x: x.data[:1].__setitem__(0, 5.0),
+    lambda x: x.data.data.view(2, 1).zero_(), lambda x: setattr(x, "data", x.data * 2.0)])
+def test_what_is_written_through_data_does_not_count_as_in_torch(run, write):
+    """And the derivative is that of the values that were used, as of built-in operations. A write that does count is still an error."""
+    def loss(x, counts=False):
+        a = x * 1.0
+        out = SavesInput.apply(a)
+        write(a)
+        if counts:
+            a.detach().add_(1.0)
+        return tg.autograd.grad(out.sum(), x)[0]
+
+    assert run(loss)(f64(1.0, 2.0)).tolist() == [2.0, 4.0]
+    with pytest.raises(AutogradError, match="was modified in place"):
+        run(lambda x: loss(x, True))(f64(1.0, 2.0))
+
+
+def test_a_saved_leaf_may_be_written_through_data():
+    for write in (lambda w: w.data.add_(1.0), lambda w: w.data.__setitem__(0, 5.0), lambda w: setattr(w, "data", w.data - 1.0)):
+        w = f64(1.0, 2.0)
+        out = SavesInput.apply(w)
+        write(w)
+        out.sum().backward()
+        assert w.grad.tolist() == [2.0, 4.0]
+
+
 def test_a_saved_leaf_modified_under_no_grad_is_an_error():
     w = f64(1.0, 2.0)
     out = SavesInput.apply(w)

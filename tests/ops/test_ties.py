@@ -6,6 +6,7 @@ there is none.
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -245,6 +246,29 @@ def test_errors_of_a_window_name_it(name: str) -> None:
     given = {"general_cosine": {"a": [0.5, 0.5]}}.get(name, {})
     with pytest.raises(tg.errors.ArgumentError, match=f"^{name}: M must not be negative, got -1"):
         getattr(tg.signal.windows, name)(-1, **given)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(("dtype", "least", "most"), [("int8", -128, 127), ("uint8", 0, 255), ("int64", -2**63, 2**63 - 1), ("bool", 0, 1)])
+def test_a_number_beyond_an_integer_dtype_compares_by_its_value(dtype, least, most, traced):
+    """It was an error; torch says so of ==, and wraps the number in <."""
+    compare = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+    elements, numbers = (least, 1, most), (-2**63 - 1, least - 1, most + 1, 2**70)
+
+    def run(x):
+        return [(f(x, n), f(n, x)) for f in compare for n in numbers], [(tg.isin(x, n), tg.searchsorted(x, n)) for n in numbers]
+
+    x = tg.tensor(elements, dtype=getattr(tg, dtype))
+    call = tg.trace(run) if traced else run
+    for _ in range(3):              # recalled calls, too
+        compared, searched = call(x)
+        assert [[y.tolist() for y in pair] for pair in compared] == [
+            [[f(v, n) for v in elements], [f(n, v) for v in elements]] for f in compare for n in numbers]
+        assert [[y.tolist() for y in pair] for pair in searched] == [[[False] * 3, 3 if n > 0 else 0] for n in numbers]
+    assert (x[None] == numbers[-1]).shape == (1, 3)
+    assert not (x[:0] == numbers[-1]).tolist()
+    assert numbers[-1] not in x
+    assert tg.vmap(lambda row: row < numbers[-1])(x.expand(2, 3)).tolist() == [[True] * 3] * 2
 
 
 def test_alpha_is_of_the_kind_of_the_sum():

@@ -502,6 +502,21 @@ class TestInterface:
         with pytest.raises(ArgumentError, match="one group"):
             optim.LBFGS([{"params": [w]}, {"params": [tg.ones(1, requires_grad=True)]}])
 
+    @pytest.mark.parametrize("maximize", [False, True])
+    def test_lbfgs_along_a_line(self, maximize):
+        """The cubic through two points of a line has no least place (a ZeroDivisionError): the steps go as far as they may, as in torch."""
+        w = tg.tensor([1.0, 2.0], requires_grad=True)
+        opt = optim.LBFGS([w], max_iter=3, line_search_fn="strong_wolfe", maximize=maximize)
+
+        def closure():
+            opt.zero_grad()
+            loss = (w * tg.tensor([1.0, 2.0])).sum()
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+        assert (closure().item() > 50) if maximize else (closure().item() < -50)
+
     def test_clip_grad_norm(self):
         w = tg.tensor([3.0, 4.0], requires_grad=True)
         (w * w).sum().backward()

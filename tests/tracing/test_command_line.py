@@ -10,16 +10,9 @@ import tracegrad as tg
 from tests.tracing.test_page import Parsed, check_links
 from tracegrad.__main__ import main
 from tracegrad.config import config
-from tracegrad.execute.devices import find_device
 from tracegrad.runtime.doctor import devices_report, findings
 
-
-@pytest.fixture(autouse=True)
-def kernels():
-    previous = tg.device()
-    tg.set_device(find_device("cpu"))
-    yield
-    tg.set_device(previous)
+pytestmark = pytest.mark.usefixtures("on_a_cpu")
 
 
 def test_the_command_line_writes_a_page(tmp_path, capsys):

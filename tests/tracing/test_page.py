@@ -13,7 +13,6 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.errors import ArgumentError, printable
-from tracegrad.execute.devices import find_device
 from tracegrad.inspection.page.document import embedded
 from tracegrad.inspection.page.layout import folded, layered
 from tracegrad.nn import functional as F
@@ -22,12 +21,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\u2028<!--&"
 VOID = {"meta", "input", "img", "br"}
 
 
-@pytest.fixture(autouse=True)
-def kernels():
-    previous = tg.device()
-    tg.set_device(find_device("cpu"))
-    yield
-    tg.set_device(previous)
+pytestmark = pytest.mark.usefixtures("on_a_cpu")
 
 
 class Parsed(HTMLParser):

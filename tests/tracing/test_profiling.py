@@ -17,12 +17,7 @@ from tracegrad.support.tuning import Tuning, tuned
 RNG = np.random.default_rng(3)
 
 
-@pytest.fixture(autouse=True)
-def kernels():
-    previous, device = tg.device(), find_device("cpu")
-    tg.set_device(device)
-    yield device
-    tg.set_device(previous)
+pytestmark = pytest.mark.usefixtures("on_a_cpu")
 
 
 def normal(*shape):
@@ -46,12 +41,12 @@ def training():
     return model, step
 
 
-def test_a_training_step(kernels, capsys, tmp_path):
+def test_a_training_step(on_a_cpu, capsys, tmp_path):
     model, step = training()
     x, y = normal(65, 129), normal(65, 7)
     step(x, y, 0.05)
     before = [p.detach().numpy() for p in model.parameters()]
-    queues = kernels.queue, kernels.host_queue
+    queues = on_a_cpu.queue, on_a_cpu.host_queue
     found = step.profile(runs=3)
     step.timeline(tmp_path / "trace.json", runs=2)
 
@@ -76,8 +71,8 @@ def test_a_training_step(kernels, capsys, tmp_path):
 
     # Nothing changed: not the weights that the step updates, nor the queues, nor what the next call computes.
     assert all((a == b.detach().numpy()).all() for a, b in zip(before, model.parameters(), strict=True))
-    assert queues == (kernels.queue, kernels.host_queue)
-    assert not kernels.profiling
+    assert queues == (on_a_cpu.queue, on_a_cpu.host_queue)
+    assert not on_a_cpu.profiling
     other, again = training()
     again(x, y, 0.05)
     assert step(x, y, 0.02).item() == again(x, y, 0.02).item()
@@ -170,7 +165,7 @@ def test_limits_are_plausible():
     assert most.flops(2) == most.flops(4) == most.float32
 
 
-def test_a_driver_whose_events_have_no_times(kernels, monkeypatch):
+def test_a_driver_whose_events_have_no_times(on_a_cpu, monkeypatch):
     """rusticl's on llvmpipe: each took 1 ns, and all shares were of that."""
     monkeypatch.setattr(runtime_limits, "_LEAST", 1 << 60)
     with pytest.raises(tg.DeviceError, match="its events have no times"):

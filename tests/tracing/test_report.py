@@ -439,7 +439,7 @@ def test_kernels_of_the_interpreter():
 def test_explain():
     step = training_step()
     text = step.explain()
-    assert "compiled 1 time" in text
+    assert "recorded 1 time" in text
     assert "1. first call" in text
     one = tg.trace(lambda x: x * 2.0)
     one(tg.ones(3))
@@ -454,7 +454,7 @@ def test_explain():
     text = explain(Fake, "step", [])
     for wanted in ("step on namespace", "fused into 2 kernels, 2 launches", "first_k0: 6.0 kflop, 24 B moved", "a reduction ends it",
                    "temporary memory: 2.0 KiB in 1 block for 1 intermediate", "updated in place: x", "dead code removed",
-                   "compiled 0 times"):
+                   "recorded 0 times"):
         assert wanted in text
 
 

@@ -25,6 +25,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.graph.ir import Graph
 from tracegrad.tracing import fast_replay, guards
+from tracegrad.tracing.content_guards import same
 from tracegrad.tracing.replay import Replay
 
 SCENARIOS = []
@@ -837,6 +838,7 @@ def test_a_generator_that_calls_a_traced_function_which_names_it():
 SWITCHES = {
     "grad mode": (lambda: tg.set_grad_enabled(False), lambda: tg.set_grad_enabled(True)),
     "default dtype": (lambda: tg.set_default_dtype(tg.float64), lambda: tg.set_default_dtype(tg.float32)),
+    "default device": (lambda: tg.set_default_device("cpu"), lambda: tg.set_device("numpy")),
     "precision": (lambda: tg.set_float32_matmul_precision("medium"), lambda: tg.set_float32_matmul_precision("highest")),
 }
 
@@ -865,6 +867,42 @@ def test_a_body_that_leaves_a_global_switch_changed_is_not_replayed(name, restor
     if restored:
         assert seen(f(v(3, 4))) == [6, 8]
         assert len(f.compilations) == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [(tg.nn.Linear, "forward"), (tg.nn.Module, "__call__")])
+def test_a_method_of_a_layer_that_is_replaced(kind, name, monkeypatch):
+    """Of the class, after it was recorded; and what the one in its place reads is watched."""
+    model = tg.nn.Sequential(tg.nn.Linear(2, 2), tg.nn.ReLU())
+    f, x, scale = tg.trace(lambda x: model(x) * 1), tg.ones(1, 2), 7
+    first = seen(f(x))
+    monkeypatch.setattr(kind, name, lambda self, x: x * scale)
+    assert seen(f(x)) == [[7, 7]]
+    scale = 8
+    assert seen(f(x)) == [[8, 8]]
+    monkeypatch.undo()
+    assert seen(f(x)) == first
+
+
+def test_a_body_that_sets_equal_slices_ranges_and_tuples_is_replayed():
+    """They cannot be changed, so whose they are says nothing: it was an error, which said that `s was slice(0, 2) and is slice(0, 2)`."""
+    class State:
+        pass
+
+    state, n = State(), 2
+
+    @tg.trace
+    def f(x):
+        state.part, state.range, state.pair = slice(0, n), range(n), (0, (n,))
+        return x[state.part]
+
+    for _ in range(4):
+        assert seen(f(v(1, 2, 3))) == [1, 2]
+    assert f.compilations[1:] == ["nothing was kept of the call before"]
+    n = 3
+    for _ in range(3):
+        assert seen(f(v(1, 2, 3))) == [1, 2, 3]
+    assert same((tg, (1,)), (tg, (1,)))
+    assert not any([same((0, 1), (0, True)), same(slice(0, 1), slice(0.0, 1)), same(([],), ([],)), same((1,), (1, 2))])
 
 
 def test_a_hook_that_a_body_registers_and_removes_leaves_those_outside():

@@ -159,6 +159,7 @@ def test_random_split(n, lengths, wanted):
     (lambda: DataLoader(range(3), shuffle=True, sampler=[1]), "not both"),
     (lambda: DataLoader(range(3), batch_size=2, batch_sampler=[[1]]), "leave batch_size"), (lambda: DataLoader(range(3), 0), "positive"),
     (lambda: DataLoader(range(3), None, drop_last=True), "needs batches"), (lambda: DataLoader(range(3), num_workers=-1), "num_workers"),
+    (lambda: DataLoader(range(3), num_workers=1.5), "num_workers must be an integer"),
     (lambda: DataLoader(range(3), persistent_workers=True), "num_workers > 0"),
     (lambda: data.RandomSampler([1], num_samples=0), "positive"),
     (lambda: data.WeightedRandomSampler([[1.0]], 1), "is a vector"), (lambda: data.BatchSampler([1], 2.0, True), "positive integer"),

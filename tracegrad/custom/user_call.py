@@ -156,10 +156,10 @@ class Context:
         saved = self._saved or []
         for k, reference, version in self._watched if self._phase == "checked" else ():
             tensor = reference()
-            if tensor is not None and tensor._version != version:
+            if tensor is not None and tensor._writes != version:
                 raise AutogradError(
                     f"{self._function.__name__}: the saved tensor {saved[k][0] or k!r} ({tensor.dtype}{list(tensor.shape)}) was modified "
-                    f"in place after it was saved (version {version}, now {tensor._version}); save a clone(), or do not modify it before "
+                    f"in place after it was saved (version {version}, now {tensor._writes}); save a clone(), or do not modify it before "
                     "backward")
         values = self._restored if self._restored is not None else [o for _, o in saved]
         return ByName(values, {n: i for i, (n, _) in enumerate(saved) if n is not None}, "saved_variables")
@@ -245,7 +245,7 @@ class UserCall(CustomCall):
         for k, o in enumerate(saved):
             if isinstance(o, Tensor) and not any(o is t for t in tensors):
                 watched = originals.get(id(o), o)
-                ctx._watched.append((k, weakref.ref(watched), watched._version))
+                ctx._watched.append((k, weakref.ref(watched), watched._writes))
         self.saved_outputs = [(k, i) for k, o in enumerate(saved) for i, t in enumerate(tensors) if o is t]
         for name in attributes:                             # what is a graph value must not be kept alive by the context
             delattr(ctx, name)
@@ -273,7 +273,7 @@ class UserCall(CustomCall):
     def watch(self, results: list[Tensor]) -> None:
         """From now on, saved outputs are checked for modification through the tensors that the caller got."""
         for k, i in self.saved_outputs:
-            self.ctx._watched.append((k, weakref.ref(results[i]), results[i]._version))
+            self.ctx._watched.append((k, weakref.ref(results[i]), results[i]._writes))
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals

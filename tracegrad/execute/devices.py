@@ -107,6 +107,11 @@ def find_device(spec: Any = "") -> Device:
     return NUMPY if spec == "numpy" else META if spec == "meta" else devices_.find(spec)
 
 
+def chosen_device() -> Device | None:
+    """That of new tensors, where one was taken already."""
+    return devices_.chosen[0] if devices_.chosen else None
+
+
 def used_devices() -> Sequence[Device]:
     """Those that something may have been computed on."""
     return (*devices_.found(), NUMPY)

@@ -188,6 +188,21 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
     return out
 
 
+def by_value(args: Sequence[Any]) -> Sequence[Any]:
+    """The operands of a comparison of two, where none is a number outside of the other's integer dtype, which it could not be cast to.
+
+    Such a number is beyond all elements. So ones are compared in the place of these, with 0 or with 2.
+    """
+    for k, number in enumerate(args if len(args) == 2 else ()):
+        x = args[1 - k]
+        if isinstance(number, (int, np.integer)) and not isinstance(number, bool) and isinstance(x, Node) and dtype_kind(x.dtype) in "biu":
+            limits = np.iinfo(dtypes.int64 if dtype_kind(x.dtype) == "b" else x.dtype)
+            if not limits.min <= number <= limits.max:
+                operands = [filled(1, x), 2 if number > 0 else 0]
+                return operands[::-1] if k == 0 else operands
+    return args
+
+
 class Cast(Primitive):
     """Conversion to another dtype, as C converts (floats to integers truncate towards zero). Of complex numbers to others: the real part,
 

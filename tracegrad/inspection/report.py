@@ -125,7 +125,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
 
     compilations happened.
 
-    program: a compiled Program. compilations: one reason per compilation so far.
+    program: a compiled Program. compilations: one reason per recording so far, of which those that differ in sizes may share kernels.
     """
     lines = [f"{name} on {program.device}", _counts(program.graph)]
     if isinstance(program, PartitionedProgram):
@@ -135,7 +135,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
             lines += _of_part(step.program, names) if isinstance(step, Part) else [_of_transfer(step, names)]
     else:
         lines += _of_program(program)
-    lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
+    lines.append(f"recorded {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
     lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
     return "\n".join(lines)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -175,13 +174,14 @@ class LBFGS(Optimizer):
 def _cubic(x1: float, f1: float, g1: float, x2: float, f2: float, g2: float, bounds: tuple[float, float] | None = None) -> float:
     """Where the cubic through two points with these slopes is least, within bounds (Nocedal & Wright 2006, equation 3.59)."""
     low, high = bounds if bounds is not None else (min(x1, x2), max(x1, x2))
-    d1 = g1 + g2 - 3 * (f1 - f2) / (x1 - x2)
-    square = d1 * d1 - g1 * g2
-    if not square >= 0:
-        return (low + high) / 2
-    d2 = math.sqrt(square)
-    at = x2 - (x2 - x1) * ((g2 + d2 - d1) / (g2 - g1 + 2 * d2)) if x1 <= x2 else x1 - (x1 - x2) * ((g1 + d2 - d1) / (g1 - g2 + 2 * d2))
-    return min(max(at, low), high)
+    with np.errstate(all="ignore"):                         # along a line it is at infinity: the last of the bounds
+        d1 = g1 + g2 - 3 * np.float64(f1 - f2) / (x1 - x2)
+        square = d1 * d1 - g1 * g2
+        if not square >= 0:
+            return (low + high) / 2
+        d2 = np.sqrt(square)
+        at = x2 - (x2 - x1) * ((g2 + d2 - d1) / (g2 - g1 + 2 * d2)) if x1 <= x2 else x1 - (x1 - x2) * ((g1 + d2 - d1) / (g1 - g2 + 2 * d2))
+    return (low + high) / 2 if np.isnan(at) else min(max(float(at), low), high)
 
 
 def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: Any, slope: float, max_ls: int,

@@ -321,6 +321,8 @@ def _rebound(x: Tensor, old: Node, node: Node) -> bool:
         return False
     base._set_node(renewed(behind, value) if behind.needs_grad else node)
     base._versions += 1
+    if hasattr(x, "_untold"):
+        base._untold = getattr(base, "_untold", 0) + 1
     x._n, x._source = node, (weakref.ref(base._n), base._versions)
     return True
 
@@ -386,6 +388,8 @@ def _write_held(x: Tensor, key: tuple[Any, ...] | None, given: Any) -> bool:
     value = host_part(device, made)
     root._set_node(renewed(node, value) if node.needs_grad else data(aval, value))
     root._versions += 1
+    if x._base is not None and x._through_data() is not None:
+        root._untold = getattr(root, "_untold", 0) + 1
     if x._base is root and key is None and not x._n.needs_grad:            # what was written is what the view shows
         x._n = data(x._n.aval, host_part(device, part if result is None else result))
         x._source = weakref.ref(root._n), root._versions

@@ -27,6 +27,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import every_module, float32_matmul, state
 from tracegrad.tensors.tensor import Tensor
 
+_MADE_OF = slice, range, tuple
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 WALKED = 1000           # objects that are looked at to find out how far an iterator is
 _TOLD = bool, int, str, bytes, type(None)
@@ -131,7 +132,12 @@ def _copied(iterator: Any) -> Sequence[Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
+    """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), slices, ranges and tuples by what they are
+
+    made of, everything else by identity."""
+    if type(a) in _MADE_OF and type(a) is type(b):
+        mine, theirs = (a, b) if type(a) is tuple else ((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+        return len(mine) == len(theirs) and all(x is y or same(x, y) for x, y in zip(mine, theirs, strict=True))
     if not isinstance(a, SCALARS) or type(a) is not type(b) or getattr(a, "__dict__", None) or getattr(b, "__dict__", None):
         return False
     if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:

@@ -444,6 +444,10 @@ class GuardSet:
             if is_foreign(base):
                 for name in sorted(names & members.keys()):
                     self._found.append(function_in(members[name]))
+                if getattr(base, "_trace_all_attributes", False):       # of a layer what its call runs, which somebody may replace
+                    for name in sorted({"__call__", "forward"} & members.keys()):
+                        self._note(members, name, members[name], base)
+                        self._found.append(function_in(members[name]))
                 continue
             self._classes[id(members)] = base
             self._note_length(members, base)

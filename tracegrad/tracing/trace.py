@@ -18,7 +18,7 @@ import optree
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, TraceError, check_function, check_place, printable
 from tracegrad.execute.deferred import flush
-from tracegrad.execute.devices import find_device
+from tracegrad.execute.devices import chosen_device, find_device
 from tracegrad.graph.ir import own_leaves
 from tracegrad.graph.operators import DECORATORS
 from tracegrad.graph.primitive import REGISTRY
@@ -68,7 +68,7 @@ class Traced:
         self._held: Sequence[Any] = ()  # with config.hold, the latest call's arguments
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
-        self.compilations: list[str] = []  # why each compilation happened
+        self.compilations: list[str] = []  # why each recording happened; those that are alike share what was compiled
 
     def __repr__(self) -> str:
         return f"<traced {getattr(self._fn, '__qualname__', self._fn)}>"
@@ -167,7 +167,7 @@ class Traced:
         objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
         guard_set = GuardSet(self._fn, objects)
         recording.reached = guard_set.tensors
-        modes = mode()
+        modes, place = mode(), chosen_device()
         state.trace = recording
         try:
             tracers = self._tracers(recording, flat, labels, guard_set)
@@ -198,7 +198,8 @@ class Traced:
             if assigned and not change:
                 guard_set = GuardSet(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, guard_set, flat, returned_names(self._fn), assigned, varying)
-            change = change or replay.assigned.once or difference(modes, mode())
+            change = change or replay.assigned.once or difference(modes, mode()) or (
+                f"the default device is {chosen_device()} now" if place not in (None, chosen_device()) else "")
         finally:
             state.trace = None
             recording.hooks_left()
@@ -243,7 +244,7 @@ class Traced:
         names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]
         pairs = enumerate(zip(previous[3:], signature[3:], strict=True))
         new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
-        return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
+        return "nothing was kept of the call before" if not new else "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
     def _check_reach(self, recording: Recording, guard_set: GuardSet) -> None:
         known = guard_set.tensors.keys() | recording.places.keys() | recording.adopted.keys() | recording.lasting.keys()

@@ -414,3 +414,11 @@ def test_running_extremes_are_gathered_only_for_a_gradient(name: str) -> None:
     step(again).values[:, :4].sum().backward()
     assert np.asarray(again.grad).sum() == 8
     assert set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}
+
+
+def test_bincount_has_the_dtypes_of_torchs():
+    integers, none = tg.tensor([1, 1]), tg.tensor([], dtype=tg.int64)
+    for dtype, wanted in ((tg.float16, tg.float64), (tg.float32, tg.float32), (tg.float64, tg.float64), (tg.int32, tg.float64)):
+        assert tg.bincount(integers, tg.ones(2, dtype=dtype)).dtype == wanted
+        empty = tg.bincount(none, tg.ones(0, dtype=dtype), minlength=2)
+        assert (empty.dtype, empty.tolist()) == (tg.int64, [0, 0])

@@ -422,7 +422,7 @@ def _embedding(input: Array, weight: Array, padding_idx: int | None, scale_grad_
         y = detach(y) + (scaled - detach(scaled))               # y, with the derivative of what is scaled
     if padding_idx is None:
         return y
-    if not -n <= padding_idx < n:
+    if not -n <= (padding_idx := integer("embedding", "padding_idx", padding_idx)) < n:
         raise IndexOutOfRange(f"embedding: padding_idx {padding_idx} is out of range for {n} rows")
     padding = mv.reshape(eq(rows, padding_idx % n), (*rows.shape, 1))
     return where(padding, detach(y), y)

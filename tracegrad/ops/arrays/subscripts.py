@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, IndexTypeError, ShapeError, TraceError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import broadcast_shapes, common_dtype
 from tracegrad.graph.operators import PUBLIC, Operators
@@ -123,7 +123,7 @@ class Key:
             try:
                 a, b, s = k.indices(n)
             except (TypeError, ValueError) as error:
-                raise ArgumentError(f"{name}: bad slice {k}: {error}") from None
+                raise IndexTypeError(f"{name}: bad slice {k}: {error}") from None
             count = len(range(a, b, s))
             if k.start is not None:
                 self.chosen.append(d)
@@ -137,8 +137,8 @@ class Key:
             try:
                 i = to_int(k)
             except TypeError:
-                raise ArgumentError(f"{name}: an index must be integers, slices, None, '...', or tensors or lists of integers or bools, "
-                                    f"got {type(k).__name__}") from None
+                raise IndexTypeError(f"{name}: an index must be integers, slices, None, '...', or tensors or lists of integers or bools, "
+                                     f"got {type(k).__name__}") from None
             if not -n <= i < n:
                 raise IndexOutOfRange(f"{name}: index {i} is out of range for dimension {d} of shape {shape}")
             self.chosen.append(d)

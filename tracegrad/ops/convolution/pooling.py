@@ -12,7 +12,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, iota
-from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import scatter_rows
 from tracegrad.ops.arrays.pointwise import div, eq
@@ -115,7 +115,7 @@ def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
     if dtype_kind(input.dtype) != "f" and input.dtype != dtypes.int64:
         raise DTypeError(f"{name}: takes floats or int64, got {input.dtype}; use x.float()")
     exact = dtype_kind(input.dtype) != "f"                         # integers are divided as C does, towards 0, as in torch
-    if divisor_override == 0:
+    if divisor_override is not None and integer(name, "divisor_override", divisor_override) == 0:
         raise ArgumentError(f"{name}: divisor_override must not be 0")
     p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode)
     y = p.total(input)

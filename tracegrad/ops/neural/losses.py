@@ -15,7 +15,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import FUNCTIONAL, functional
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, fails, holds, iota
-from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.arguments import integer, on_nodes, rounded_once
 from tracegrad.ops.arrays.index_checks import in_range, must_hold
 from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.arrays.pointwise import abs_, detach, eq, ge, gt, le, log1p, lt, ne
@@ -166,7 +166,7 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
         if target.shape != input.shape:
             raise ShapeError(f"cross_entropy: a target of {target.dtype} holds class probabilities; its shape {target.shape} must be the "
                              f"input's, {input.shape}; for class numbers use target.long()")
-        if ignore_index >= 0:
+        if integer("cross_entropy", "ignore_index", ignore_index) >= 0:
             raise ArgumentError(f"cross_entropy: ignore_index {ignore_index} means nothing for class probabilities; set their rows to 0")
         if weight is not None and weight.shape != (x.shape[axis],):
             raise ShapeError(f"cross_entropy: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
@@ -232,7 +232,7 @@ class _Picked:
                              f"{f'; use target.reshape{expected}' if alike else one_hot}")
         if weight is not None and weight.shape != (x.shape[axis],):
             raise ShapeError(f"{name}: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
-        self.name, self.axis, self.dtype = name, axis, x.dtype
+        self.name, self.axis, self.dtype, ignore_index = name, axis, x.dtype, integer(name, "ignore_index", ignore_index)
         n = x.shape[axis]
         classes = in_range(target, n, name, "target", f"{n} classes", ignore=ignore_index)
         self.hit = eq(iota(x.shape, axis, classes.dtype), mv.reshape(classes, _kept(x, axis)))

@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
-from tracegrad.graph.operation_families import Elementwise, by_parts, common_dtype, selected
+from tracegrad.graph.operation_families import Elementwise, by_parts, by_value, common_dtype, selected
 from tracegrad.graph.primitive import REGISTRY, bind, call, cast, fixed, saving_nothing
 from tracegrad.ops.primitives import complex_parts
 from tracegrad.support import dtypes
@@ -309,6 +309,7 @@ class Conj(Elementwise):
 class Comparison(Elementwise):
     """Base of comparisons: a bool, no derivative."""
     nin, result, differentiable, mixes, placeless = 2, "bool", False, True, True
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]: return super().prepare([*by_value(args)])
     def opencl(self, a: str, b: str) -> str: return f"({a} {self.operator[0]} {b})"
 
 

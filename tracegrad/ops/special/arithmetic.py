@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operation_families import common_dtype, refuse_complex
+from tracegrad.graph.operation_families import by_value, common_dtype, refuse_complex
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, const, holds, scalar
 from tracegrad.ops.arguments import on_nodes, rounded_once
@@ -179,7 +179,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
     >>> tg.isin(tg.tensor([1, 2, 3]), tg.tensor([2, 5]))
     """
-    a, b = common_dtype([elements, test_elements], name="isin")
+    a, b = common_dtype(by_value([elements, test_elements]), name="isin")
     flat = mv.reshape(b, (b.aval.size,))
     found = any_(eq(mv.reshape(a, (*a.shape, 1)), flat), -1)
     return found.logical_not() if invert else found

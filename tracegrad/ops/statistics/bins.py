@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node
-from tracegrad.graph.operation_families import common_dtype, refuse_complex
+from tracegrad.graph.operation_families import by_value, common_dtype, refuse_complex
 from tracegrad.graph.operators import public
 from tracegrad.graph.primitive import cast, const, iota
 from tracegrad.ops.arguments import integer, on_nodes
@@ -44,7 +44,7 @@ def searchsorted(sorted_sequence: Array, input: Any, *, out_int32: bool = False,
     if side not in (None, "left", "right") or (right and side == "left"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right' and agree with right, got {side!r} and right={right}")
     after = right or side == "right"
-    sequence, values = common_dtype([sorted_sequence, input], name="searchsorted")
+    sequence, values = common_dtype(by_value([sorted_sequence, input]), name="searchsorted")
     if not sequence.ndim:
         raise ShapeError("searchsorted: sorted_sequence must have at least one dimension, got ()")
     if sorter is not None:

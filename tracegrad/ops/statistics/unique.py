@@ -21,7 +21,6 @@ from tracegrad.ops.arrays.sorting import argsort
 from tracegrad.ops.primitives import movement as mv
 from tracegrad.ops.primitives.elementwise import where
 from tracegrad.support import dtypes
-from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
 
 Array = Any      # a Node or a Tensor
@@ -47,7 +46,8 @@ def _tensor(like: Any, array: Any) -> Any:
 
 @public("bincount")
 def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
-    """How often each integer from 0 on is in input (1-d), as int64; with weights, how much of them. At least minlength numbers.
+    """How often each integer from 0 on is in input (1-d), as int64; with weights, how much of them, as float32 if they are
+    (float64 else; of no integers int64). At least minlength numbers.
 
     Inside @trace of constants only: the length depends on values (there use zeros(n).index_add(0, input, ones), or histc).
     Raises DTypeError unless input holds integers.
@@ -66,7 +66,9 @@ def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
     if weights.shape != values.shape:
         raise ShapeError(f"bincount: weights {weights.shape} must have the shape of the input {values.shape}")
     w = known("bincount", weights, "use tg.zeros(n).index_add(0, input, weights)")
-    return _tensor(input, np.bincount(values, w, minlength).astype(w.dtype if dtype_kind(w.dtype) == "f" else np.float64))
+    if not values.size:                                         # as in torch, whatever the weights are
+        return _tensor(input, np.zeros(minlength, np.int64))
+    return _tensor(input, np.bincount(values, w, minlength).astype(np.float32 if w.dtype == np.float32 else np.float64))
 
 
 @public("nonzero")

@@ -48,7 +48,7 @@ class Handle(Operators):
     """The fields of a Tensor, and how its node is found."""
 
     __slots__ = ("__weakref__", "_aliases", "_bare", "_base", "_callers", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved",
-                 "_n", "_post_hooks", "_source", "_steps", "_trace", "_versions", "_within")  # fmt: skip
+                 "_n", "_post_hooks", "_source", "_steps", "_trace", "_untold", "_versions", "_within")  # fmt: skip
 
     _n: Node
     _base: Self | None
@@ -67,6 +67,7 @@ class Handle(Operators):
     _hooks: dict[int, Any] | None
     _post_hooks: dict[int, Any]  # called when a gradient has been added to `grad`; not set before there was one
     _trace: Recorder | None
+    _untold: int  # how often it was written through what `data` gave, which has 0; not set before that
     _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
 
     if TYPE_CHECKING:
@@ -216,6 +217,22 @@ class Handle(Operators):
         while root._base is not None:
             root = root._base
         return root._versions
+
+    def _through_data(self) -> Any:
+        """The tensor whose memory this is, if it is, or is a view of, what `data` gave; else None. (In a trace, of what is made there.)"""
+        root, found = self, False
+        while root._base is not None:
+            found = found or (root._detached and hasattr(root, "_untold"))
+            root = root._base
+        return root if found and root._trace is state.trace else None
+
+    @property
+    def _writes(self) -> int:
+        """How often it was written, but for what went through `data`, as torch counts for what was saved."""
+        root = self
+        while root._base is not None:
+            root = root._base
+        return root._versions - (getattr(root, "_untold", 0) if self._through_data() is None else 0)
 
     @property
     def size(self) -> Count:

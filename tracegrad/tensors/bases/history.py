@@ -100,7 +100,9 @@ class History(Handle):
 
         a parameter of an optimizer's. What x.data, a leaf's detach() and state_dict gave before keeps the old value: it can be given back.
         """
-        return self.detach() if self._n.fn is _VARIABLE else self._alias(self.detach())
+        found = self.detach() if self._n.fn is _VARIABLE else self._alias(self.detach())
+        found._untold = 0
+        return found
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -111,11 +113,14 @@ class History(Handle):
         outside = self._trace is None and state.trace is None and isinstance(value, History)
         if outside and self._is_where(value):       # `x.data += y` gives back what was written in place: all that shares it goes on
             return
+        told = self._writes
         if own and outside:
             self._become(value.detach())
         else:
             with no_grad():
                 self.copy_(value)
+        if self._base is None and self._trace is state.trace:
+            self._untold = self._versions - told
 
     def _alias(self, found: Tensor) -> Tensor:
         """`found`, noted for the setter of data."""

@@ -56,10 +56,14 @@ class InPlace(Handle):
             base, steps, detached = self._base, self._chain, self._detached
             while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
                 base, steps, detached = base._base, (*base._chain, *steps), detached or base._detached
+            root = self._through_data()
+            told = 0 if root is None else root._writes
             with set_grad_enabled(state.grad and not detached):  # detach() shares its memory but no history
                 with own_nodes():
                     put = put_back(base._node(), steps, node, call)
                 base._rebind(put, call)
+            if root is not None:
+                root._untold = root._versions - told
             if owner is not None:
                 under = owner._base
                 owner._n, owner._source = history, (weakref.ref(under._node()), under._version)
@@ -150,7 +154,7 @@ class InPlace(Handle):
         made._base, made._grad, made._hooks, made._source = self._base, self._grad, self._hooks, self._source
         if self._base is not None:
             made._steps, made._layout, made._detached = self._steps, self._layout, self._detached
-        for name in ("_aliases", "_within"):
+        for name in ("_aliases", "_untold", "_within"):
             if hasattr(self, name):
                 setattr(made, name, getattr(self, name))
         if hasattr(self, "__dict__"):

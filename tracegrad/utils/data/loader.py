@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tracegrad.errors import ArgumentError
+from tracegrad.ops.arguments import integer
 from tracegrad.support.random_state import torchs, using
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.utils.data.collate import default_collate, default_convert
@@ -38,6 +39,9 @@ class DataLoader:
                  pin_memory: bool = False, drop_last: bool = False, timeout: float = 0, worker_init_fn: Any = None,
                  multiprocessing_context: Any = None, generator: Any = None, *, prefetch_factor: int | None = None,
                  persistent_workers: bool = False, pin_memory_device: str = "", in_order: bool = True) -> None:
+        integer("DataLoader", "num_workers", num_workers)
+        if prefetch_factor is not None:
+            integer("DataLoader", "prefetch_factor", prefetch_factor)
         for name, value in (("num_workers", num_workers), ("timeout", timeout), ("prefetch_factor", prefetch_factor or 0)):
             if value < 0:
                 raise ArgumentError(f"DataLoader: {name} is not negative, got {value}")

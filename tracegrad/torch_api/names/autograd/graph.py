@@ -160,10 +160,10 @@ class saved_tensors_hooks:
     def _packed(self, node: GraphNode) -> Any:
         leaf = leaves.get(node.attrs["uid"]) if node.fn.name == "variable" else None
         tensor = leaf if leaf is not None and leaf._node() is node else Tensor(node, device_of(node) or find_device())
-        version = tensor._version
+        version = tensor._writes
         with no_grad():
             packed = self.pack_hook(tensor)
-        if tensor._version != version:
+        if tensor._writes != version:
             raise AutogradError("saved_tensors_hooks: pack_hook changed the tensor that it was given, in place; compute a new one")
         return packed
 
