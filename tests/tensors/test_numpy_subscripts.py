@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import weakref
@@ -550,6 +551,55 @@ def test_a_copy_and_a_draw_in_place_need_no_program(monkeypatch):
 
 
 @pytest.mark.recall
+@pytest.mark.recall
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.float16, np.complex64, tg.bfloat16])
+def test_what_is_filled_and_a_copy_of_its_own_are_there_at_once(dtype, monkeypatch):
+    array = given(3, 4, dtype=dtype)
+    x, view_of = tg.tensor(array), tg.tensor(array)
+    view = view_of[1]
+    monkeypatch.setattr(numpy_subscripts, "computed_early", refused)
+    copied, deep = x.clone(), copy.deepcopy(x)
+    assert type(copied._n.value) is type(deep._n.value) is HostBuffer
+    x.zero_()
+    assert type(x._n.value) is HostBuffer
+    np.testing.assert_array_equal(x.numpy(), np.zeros((3, 4), dtype))
+    x.fill_(True), view.fill_(True)
+    np.testing.assert_array_equal(x.numpy(), np.ones((3, 4), dtype))
+    np.testing.assert_array_equal(view_of.numpy(), np.stack([array[0], np.ones(4, dtype), array[2]]))
+    np.testing.assert_array_equal(copied.numpy(), array)
+    np.testing.assert_array_equal(deep.numpy(), array)
+
+
+@pytest.mark.recall
+def test_a_state_that_was_copied_is_loaded_without_a_program(monkeypatch):
+    model = tg.nn.Sequential(tg.nn.Linear(3, 2), tg.nn.BatchNorm1d(2))
+    saved = copy.deepcopy(model.state_dict())
+    wanted = [x.numpy() for x in saved.values()]
+    with tg.no_grad():
+        for x in model.state_dict().values():
+            x.fill_(7)
+    monkeypatch.setattr(numpy_subscripts, "computed_early", refused)
+    model.load_state_dict(saved)
+    for x, array in zip(model.state_dict().values(), wanted, strict=True):
+        np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_what_has_a_history_is_filled_and_copied_with_it():
+    leaf = tg.tensor(given(3), requires_grad=True)
+    y = leaf * 2.0
+    z = y.clone()
+    y.zero_()
+    (y + z).sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), [2, 2, 2])
+    with tg.no_grad():
+        assert not leaf.clone().requires_grad
+        leaf.fill_(3.0)
+    assert leaf.is_leaf
+    np.testing.assert_array_equal(leaf.detach().numpy(), [3, 3, 3])
+    with pytest.raises(tg.errors.DTypeError, match="fill_"):
+        tg.zeros(2, dtype=tg.int8).fill_(1000)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.float16, np.complex64, tg.bfloat16])
 @pytest.mark.parametrize("name", ["cat", "stack"])
 def test_lists_of_what_numpy_holds_are_joined_when_they_are_met(name, dtype):

@@ -293,6 +293,11 @@ def test_numpys_dtypes_are_equal_to_torchs():
         assert x.dtype == np.float32 == torch.float32 == tg.float32 and np.dtype("float32") == x.dtype and x.dtype != np.float64
         assert np.zeros(2, torch.int16).dtype == np.int16 and np.dtype(x.dtype) is np.dtype("float32") and {tg.float32: 1}[x.dtype]
         assert str(x.numpy().dtype) == str(tg.float32) == "float32"
+        assert x.dtype.kind == "f" and not hasattr(torch.qint8, "kind") and np.dtype("int8") != torch.qint8
+        asked, slow = [], torch.dtype.__getattr__               # NumPy finds its dtype without a search that fails, which takes 4 us
+        torch.dtype.__getattr__ = lambda self, name: asked.append(name) or slow(self, name)
+        assert np.dtype("float32") == x.dtype and np.dtype("int8") != x.dtype and np.zeros(2, x.dtype).astype(torch.int8).sum() == 0
+        assert not asked, asked
         y = x.to(torch.float64).to(x.dtype) + x.view(torch.int32).sum(dtype=x.dtype)
         assert isinstance(x._node().aval.dtype, np.dtype) and isinstance(y._node().aval.dtype, np.dtype)
         try:

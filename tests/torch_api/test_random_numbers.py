@@ -30,6 +30,9 @@ draw("order", lambda: [torch.randperm(n) for n in (0, 1, 50, 200, 201, 777, 5000
 draw("bernoulli", lambda: (torch.bernoulli(torch.full((9,), 0.3)), torch.empty(9).bernoulli_(0.3),
                            torch.empty(5, dtype=torch.bool).bernoulli_(),
                            torch.bernoulli(torch.full((4,), 0.5, dtype=torch.float64)), torch.bernoulli(torch.ones(5), 0.4)))
+chances = torch.linspace(0, 1, 6, requires_grad=True) * 0.5
+chances.tolist()
+draw("chances with a history", lambda: [(y.detach(), torch.tensor(y.requires_grad)) for y in (torch.bernoulli(chances),)])
 draw("choices", lambda: (torch.multinomial(torch.arange(1.0, 9), 4), torch.multinomial(torch.ones(3, 5), 20, replacement=True),
                          torch.multinomial(torch.ones(3, 5), 1), torch.multinomial(torch.ones(4), 1, replacement=True)))
 draw("normal", lambda: (torch.normal(0.0, 1.0, (20,)), torch.normal(2.0, 3.0, (5,)), torch.normal(torch.arange(20.0), 0.5)))

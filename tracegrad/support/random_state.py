@@ -180,7 +180,7 @@ def as_torch(generator: Any) -> None:
 
 def is_torchs() -> bool:
     """Whether numbers that are drawn now are those of torch's generator."""
-    return bool(_torchs) and state.trace is None and not any(scope.many for scope in state.scopes)
+    return bool(_torchs) and state.trace is None and not (state.scopes and any(scope.many for scope in state.scopes))
 
 
 def torchs(count: int) -> Any:

@@ -209,8 +209,10 @@ class Tensor(History, InPlace, Subscripts, Conversion):
         (non_blocking and memory_format are hints that have no effect). Raises NoDriverError for a device that is not there.
         """
         if dtype is not None and device is None and not (args or copy or memory_format):        # what float() and its like ask for
-            wanted = dtypes.as_dtype(dtype)
-            warn_of_real("to", self.dtype, wanted)
+            wanted, own = dtypes.as_dtype(dtype), self._n.aval.dtype
+            if wanted == own:
+                return self
+            warn_of_real("to", own, wanted)
             return self._cast(wanted)
         accept_format("to", memory_format)
         flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
@@ -230,11 +232,14 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             else:
                 device = a
         target = self._device if device is None else find_device(device)
-        wanted = self._n.aval.dtype if dtype is None else dtypes.as_dtype(dtype)
-        if wanted != self.dtype:
-            warn_of_real("to", self.dtype, wanted)
+        own = self._n.aval.dtype
+        wanted = own if dtype is None else dtypes.as_dtype(dtype)
+        if wanted == own and self._device is target and not copy:
+            return self
+        if wanted != own:
+            warn_of_real("to", own, wanted)
         # The fewer bytes are sent, but what a device cannot compute in is converted by the other one.
-        here = self._device is target or (wanted.itemsize <= self.dtype.itemsize and computes(self._device, self.dtype, wanted))
+        here = self._device is target or (wanted.itemsize <= own.itemsize and computes(self._device, own, wanted))
         out = self._cast(wanted) if here else self
         out = out if target is self._device else out._sent(target)
         out = out if here else out._cast(wanted)
@@ -242,7 +247,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
 
     def _cast(self, dtype: Any) -> Tensor:
         """The tensor in another dtype; itself if it has it."""
-        if dtype == self.dtype:
+        if dtype == self._n.aval.dtype:
             return self
         if state.plain:
             return call(_CAST, (self,), {"dtype": dtype, "weak": False})  # type: ignore[no-any-return]

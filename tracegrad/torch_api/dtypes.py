@@ -32,10 +32,12 @@ class dtype:
 
     __module__ = "torch"
     _all: ClassVar[dict[str, dtype]] = {}
-    __slots__ = ("_name", "_numpy")
+    __slots__ = ("_name", "_numpy", "kind")         # kind: NumPy's, which is asked for most; of a name only, not set
 
     def __init__(self, name: str, numpy: dtypes.DType | None) -> None:
         self._name, self._numpy = name, numpy
+        if numpy is not None:
+            self.kind = numpy.kind
         self._all[name] = self
 
     def __init_subclass__(cls) -> None:
@@ -47,6 +49,8 @@ class dtype:
         if self._numpy is None:
             raise AttributeError("dtype")
         return self._numpy
+
+    __numpy_dtype__ = dtype                                 # asked for first from NumPy 2.4 on, each time it compares with its own
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self._numpy is None:

@@ -22,6 +22,8 @@ _SAVED = np.dtype([("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u
                    ("rho", "f8"), ("valid", "i4"), ("pad", "i4"), ("sample", "f4"), ("sample_valid", "i4")])
 _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for an integer
 _SHORT = 200                            # up to which Python exchanges elements faster than arrays find all exchanges
+_LOW_24, _UNIT_24 = np.uint64((1 << 24) - 1), np.float32(2.0**-24)       # bits of a word that a float32 is made of, and what they count
+_LOW_53, _HALF_WORD, _ZERO = np.uint64((1 << 53) - 1), np.uint64(32), np.float32(0)
 _FEW = 1 << 11                          # normal numbers that are made ahead at most
 _ahead = threading.RLock()
 
@@ -49,11 +51,15 @@ class Mersenne:
     def long(self, count: int) -> Array:
         """`count` words of 64 bits."""
         pairs = self.raw(2 * count)
-        return (pairs[0::2] << np.uint64(32)) | pairs[1::2]
+        found: Array = pairs[0::2] << _HALF_WORD
+        found |= pairs[1::2]
+        return found
 
     def doubles(self, count: int) -> Array:
         """Uniform in [0, 1), float64."""
-        return (self.long(count) & np.uint64((1 << 53) - 1)) * 2.0**-53
+        words = self.long(count)
+        words &= _LOW_53
+        return words * 2.0**-53
 
     def double(self) -> float:
         """One of `doubles`. (Python's integers are faster than an array of one.)"""
@@ -63,13 +69,18 @@ class Mersenne:
     def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
         """Uniform in [low, high)."""
         count = prod(shape)
-        if dtype == np.float64:
+        if dtype == dtypes.float64:
             return (self.doubles(count) * (high - low) + low).reshape(shape)
-        unit = (self.raw(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
-        if (low, high) != (0.0, 1.0):
+        words = self.raw(count)
+        words &= _LOW_24
+        unit = words.astype(np.float32)
+        unit *= _UNIT_24
+        if low != 0.0 or high != 1.0:
             first = np.float32(low)
             unit = _fused(unit, np.float32(high) - first, first)
-        out = unit.astype(dtype, copy=False)
+        if dtype == dtypes.float32:
+            return unit.reshape(shape)
+        out = unit.astype(dtype)
         if dtypes.is_half(dtype):                               # rounding reaches the end, which is left out
             out[out == np.asarray(high, dtype)] = low
         return out.reshape(shape)
@@ -79,21 +90,25 @@ class Mersenne:
         count = prod(shape)
         if count < 16:
             return np.array([self.one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
-        kind = np.dtype(np.float32 if dtypes.is_half(dtype) else dtype).type
+        half = dtypes.is_half(dtype)
+        kind = np.float32 if half else dtype.type
         rest = count % 16                                       # the last 16 are drawn anew
         if not rest and count <= _FEW and kind is np.float32:
             out = self._blocks(count)
         else:
-            drawn = self.uniform(((count - rest if dtypes.is_half(dtype) else count) + (16 if rest else 0),), kind)
+            drawn = self.uniform(((count - rest if half else count) + (16 if rest else 0),), np.dtype(kind))
             out = _box_muller(np.concatenate([drawn[:count - rest], drawn[-16:]]) if rest else drawn)
             if rest:
                 out = np.concatenate([out[:count - 16], out[-16:]])
         if kind is np.float32:
-            scale, shift = np.float32(std), np.float32(mean)
-            out = _fused(out, float(scale), float(shift)) if shift else out * scale + shift       # (which makes 0.0 of -0.0)
+            shift = np.float32(mean) if mean else _ZERO
+            if shift:
+                out = _fused(out, float(np.float32(std)), float(shift))
+            else:                                               # (which makes 0.0 of -0.0)
+                out = (out if std == 1.0 else out * np.float32(std)) + shift
         else:
             out = out * kind(std) + kind(mean)
-        return out.astype(dtype, copy=False).reshape(shape)
+        return (out.astype(dtype) if half else out).reshape(shape)
 
     def _blocks(self, count: int) -> Array:
         """`count` normal numbers of float32 with mean 0 and deviation 1, a multiple of 16.
@@ -106,7 +121,7 @@ class Mersenne:
                 self._settle()
                 ahead = max(min(row, _FEW) // count, 1) * count
                 self._before = self._words.state if ahead > count else None
-                self._ready, self._row = _box_muller(self.uniform((ahead,), np.float32)), row
+                self._ready, self._row = _box_muller(self.uniform((ahead,), dtypes.float32)), row
             self._taken += count
             self._row += count
             return self._ready[self._taken - count:self._taken]

@@ -10,12 +10,15 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 from tracegrad.autodiff.derivatives import variable
+from tracegrad.config import config
 from tracegrad.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, type_name
+from tracegrad.execute.eager_executor import known_of
+from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import check_switch
-from tracegrad.graph.primitive import REGISTRY, call
+from tracegrad.graph.primitive import REGISTRY, call, data
 from tracegrad.graph.substitution import HOOKS
 from tracegrad.ops.primitives.transfer import transfer
 from tracegrad.support import dtypes
@@ -27,7 +30,7 @@ from tracegrad.tensors.bases.handle import Handle
 if TYPE_CHECKING:
     from tracegrad.tensors.tensor import Tensor
 
-_COPY, _VARIABLE = REGISTRY["copy"], REGISTRY["variable"]
+_COPY, _DATA, _VARIABLE = REGISTRY["copy"], REGISTRY["data"], REGISTRY["variable"]
 leaves: weakref.WeakValueDictionary[int, Tensor] = listed("leaves", weakref.WeakValueDictionary())  # uid of a variable node -> its tensor
 
 
@@ -269,7 +272,13 @@ class History(Handle):
         >>> tg.clone(tg.ones(2))
         """
         accept_format("clone", memory_format)
-        copied: Tensor = call(_COPY, (self,), {})
+        node = self._node()
+        array = self._held() if not node.needs_grad and state.plain and config.eager and config.recall else None
+        if array is None:
+            copied: Tensor = call(_COPY, (self,), {})
+        else:                                               # which nobody writes: another handle on it
+            known = node.attrs if node.fn is _DATA else known_of(node)
+            copied = self._handle(data(node.aval, host_part(self._device, array), known), self._device)
         return copied
 
 

@@ -13,11 +13,12 @@ import numpy as np
 from tracegrad.autodiff.derivatives import variable
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError, warn
+from tracegrad.execute.eager_executor import made_eagerly
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import without_history
 from tracegrad.graph.ir import Node, own_nodes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, bind, cast, const, data, iota, scalar
+from tracegrad.graph.primitive import REGISTRY, bind, cast, data, exact_number, iota, scalar
 from tracegrad.ops.arrays.shaping.repeating import expanded
 from tracegrad.ops.primitives.movement import expand
 from tracegrad.support import dtypes
@@ -205,7 +206,7 @@ class InPlace(Handle):
 
         >>> tg.zero_(tg.ones(2))
         """
-        return self._rebind(expand(const(0, self.dtype), self.shape), "zero_")
+        return self._filled("zero_", 0)
 
     def fill_(self, value: Any) -> Self:
         """Set every element to `value`, a number or a 0-d tensor. Any dtype. Raises ShapeError for a tensor with dimensions.
@@ -216,7 +217,14 @@ class InPlace(Handle):
             if value.shape:
                 raise ShapeError(f"fill_: value must be a number or a 0-d tensor, got shape {value.shape}; use copy_")
             return self.copy_(value)
-        return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
+        return self._filled("fill_", value)
+
+    def _filled(self, call: str, value: Any) -> Self:
+        aval = (self._n if self._base is None else self._node()).aval
+        if made_eagerly(self._device, aval):                # nobody else has the array: it is the tensor's value
+            array = np.full(aval.shape, exact_number(call, value, aval.dtype), aval.dtype)
+            return self._rebind(data(aval, host_part(self._device, array)), call)
+        return self._rebind(expand(scalar(call, value, aval.dtype), aval.shape), call)
 
     def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
         """Set the main diagonal to `fill_value`; wrap: of a tall matrix, again after each row that it leaves out, as in numpy."""

@@ -144,4 +144,4 @@ def like(call: str, input: Any, dtype: Any, device: Any) -> tuple[Any, Any]:
     """The dtype and the device of what is made like `input`."""
     if not isinstance(input, Tensor):
         raise DTypeError(f"{call}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
-    return input.dtype if dtype is None else dtypes.as_dtype(dtype), input.device if device is None else device
+    return input._n.aval.dtype if dtype is None else dtypes.as_dtype(dtype), input.device if device is None else device

@@ -111,6 +111,7 @@ def _of_parts(parts: Tensor) -> Any:
 
 def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
     """Uniform in [low, high); of a complex dtype, both parts."""
+    dtype = dtypes.as_dtype(dtype)
     if dtype.kind == "c":
         return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
     host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
@@ -125,6 +126,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
 
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
     """Normal; of a complex dtype circular: both parts have half the variance."""
+    dtype = dtypes.as_dtype(dtype)
     if dtype.kind == "c":
         return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
     host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
@@ -266,13 +268,25 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
+    dtype = dtypes.as_dtype(x.dtype)
     if not isinstance(p, Tensor) and (host := torchs_stream(x.numel(), x.device)) is not None:
-        return from_own(host.bernoulli(x.shape, float(p)).astype(x.dtype), x.device)
+        return from_own(host.bernoulli(x.shape, float(p)).astype(dtype), x.device)
+    if isinstance(p, Tensor) and (found := _torchs_events(x, p, dtype)) is not None:
+        return found
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
-    drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
+    drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=dtype)
     if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
         return drawn
     return of_parameters(where((p >= 0.0) & (p <= 1.0), drawn, nan), p)
+
+
+def _torchs_events(x: Tensor, p: Tensor, dtype: Any) -> Tensor | None:
+    """What `draw_bernoulli` draws by torch's generator with probabilities that NumPy holds, at once; None, and nothing drawn, of others."""
+    held = p._held() if state.plain and config.eager and config.recall and p._device is x._device and not p._node().needs_grad else None
+    if held is None or held.dtype.char not in "fd" or held.shape != x.shape or not ((held >= 0.0) & (held <= 1.0)).all():
+        return None
+    host = torchs_stream(held.size, x._device)
+    return None if host is None else from_own((host.uniform(held.shape, held.dtype) < held).astype(dtype), x._device)
 
 
 @create(draws=True)
@@ -392,4 +406,4 @@ def computed_dtype(call: str, x: Tensor) -> Any:
     """The dtype that a distribution is computed in: float32 for those of 16 bits."""
     if not dtypes.is_float(x.dtype):
         raise DTypeError(f"{call}: makes floats, not {x.dtype}")
-    return dtypes.float32 if dtypes.is_half(x.dtype) else x.dtype
+    return dtypes.float32 if dtypes.is_half(x.dtype) else dtypes.as_dtype(x.dtype)
