@@ -7,8 +7,11 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.optim.optimizer import Optimizer, hooked
+from tracegrad.support.dtypes import get_default_dtype
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api.dtypes import NAMES
 
 __all__ = ["ParamsT", "StateDict", "required"]
 
@@ -25,7 +28,9 @@ class _Required:
         return "<required parameter>"
 
 
-required = _Required()
+required = _RequiredParameter = _Required()
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
 
 
 def _use_grad_for_differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +50,29 @@ def _get_value(x: Any) -> Any:
     return x.item() if isinstance(x, Tensor) else x
 
 
+_to_scalar = _get_value
+
+
+def _stack_if_compiling(x: Any) -> Any:
+    """The number as it is."""
+    return x
+
+
+def _get_scalar_dtype(is_fused: bool | None = None) -> Any:
+    """Of step counts."""
+    return NAMES["float64" if get_default_dtype() == "float64" else "float32"]
+
+
+def _get_capturable_supported_devices(supports_xla: bool = True) -> list[str]:
+    """None: capturable means nothing here."""
+    return []
+
+
+def _disable_dynamo_if_unsupported(single_tensor_fn: Any = None) -> Callable[[Any], Any]:
+    """A decorator that changes nothing."""
+    return lambda func: func
+
+
 def _default_to_fused_or_foreach(params: Sequence[Tensor], differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
     """Neither: one parameter after the other is what is fused here."""
     return False, False
@@ -56,3 +84,11 @@ def _view_as_real(params: list[Tensor], *state_and_grads: list[Tensor]) -> None:
         if p.is_complex():
             for tensors in (params, *state_and_grads):
                 tensors[k] = PUBLIC["view_as_real"](tensors[k])
+
+
+def _patch_step_function(self: Optimizer) -> None:
+    """Nothing: a step has its hooks when its class is made."""
+
+
+_optimizer: Any = Optimizer
+_optimizer.profile_hook_step, _optimizer._patch_step_function = staticmethod(hooked), _patch_step_function
