@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.optim.optimizer import Optimizer, hooked
 from tracegrad.support.dtypes import get_default_dtype
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
@@ -84,11 +83,3 @@ def _view_as_real(params: list[Tensor], *state_and_grads: list[Tensor]) -> None:
         if p.is_complex():
             for tensors in (params, *state_and_grads):
                 tensors[k] = PUBLIC["view_as_real"](tensors[k])
-
-
-def _patch_step_function(self: Optimizer) -> None:
-    """Nothing: a step has its hooks when its class is made."""
-
-
-_optimizer: Any = Optimizer
-_optimizer.profile_hook_step, _optimizer._patch_step_function = staticmethod(hooked), _patch_step_function
