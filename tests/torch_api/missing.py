@@ -13,7 +13,6 @@ REASONS = {
     "quantized": "Quantized numbers and products of 8 bits are not here; use float16 or bfloat16",
     "vendor": "Calls of one vendor's library or of its streams; the plain name (`conv2d`, `batch_norm`) is the same on every "
             "device",
-    "storage": "Older typed storages; `TypedStorage` and `UntypedStorage` are here",
     "layouts": "Tensors of tensors and masked tensors are not here; pad, and use `torch.masked`'s functions",
     "pipes": "Pipes of data, which torch itself gives up; use datasets and `DataLoader`",
     "library": "What binds operations to torch's dispatcher; `custom_op`, `register_fake` and `register_autograd` are here",
@@ -34,11 +33,10 @@ MISSING: dict[str, dict[str, str]] = {
             "NoneType NoopLogger NumberType OperatorInfo OptionalType ParameterDict PyObjectType PyTorchFileReader "
             "PyTorchFileWriter RRefType SUM SerializationStorageContext StringType SymBoolType SymIntType Tag TensorType "
             "ThroughputBenchmark TracingState TupleType Type UnionType Use Value autocast_decrement_nesting "
-            "autocast_increment_nesting from_file init_num_threads merge_type_from_type_comment "
+            "autocast_increment_nesting init_num_threads merge_type_from_type_comment "
             "set_autocast_cpu_dtype set_autocast_cpu_enabled "
             "set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype sym_constrain_range "
             "sym_constrain_range_for_size sym_fresh_size thread_safe_generator unify_type_list",
-        "storage": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage",
         "script": "Code CompilationUnit JITException LiteScriptModule ScriptClass ScriptClassFunction ScriptDict ScriptDictIterator "
             "ScriptDictKeyIterator ScriptFunction ScriptList ScriptListIterator ScriptMethod ScriptModule "
             "ScriptModuleSerializer ScriptObject ScriptObjectProperty StaticModule fork import_ir_module "
@@ -71,7 +69,7 @@ MISSING: dict[str, dict[str, str]] = {
         "old": "frobenius_norm nuclear_norm",
     },
     "torch.Tensor": {
-        "memory": "as_strided_ const_data_ptr module_load resize resize_as set_",
+        "memory": "as_strided_ module_load resize resize_as",
         "sparse": "resize_as_sparse_ slice_inverse smm sparse_resize_ sparse_resize_and_clear_ sspaddmm to_sparse_bsc to_sparse_bsr",
         "old": "chalf eig grad_dtype lstsq name output_nr reinforce solve storage_type symeig volatile",
         "quantized": "dequantize int_repr q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point "

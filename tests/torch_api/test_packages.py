@@ -288,3 +288,48 @@ say("gradients", lambda: [a.grad, b.grad])
 y.grad_fn.metadata["mark"] = 1
 say("metadata", lambda: [y.grad_fn.metadata, isinstance(y.grad_fn, torch.autograd.graph.Node)])
 """)
+
+
+def test_optimizers_that_programs_write_keep_their_state():
+    """State that is no tensor is loaded as what it is; `__setstate__` is asked, hooks are there for what patches steps."""
+    beside_torch("""
+import copy, io, pickle
+class Own(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("newer", 7)
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, nothing=None, by={0.5: torch.zeros_like(p)}, rows=[torch.zeros(2), torch.zeros(3)],
+                                 pair=(1, torch.ones(1)))
+                state["step"] += 1
+                state["by"][0.5].mul_(0.5).add_(p.grad)
+                p.data.sub_(state["by"][0.5], alpha=group["lr"])
+p = torch.nn.Parameter(torch.ones(2))
+def stepped(optimizer):
+    p.grad = torch.ones(2)
+    optimizer.step()
+    return optimizer
+def shown(optimizer):
+    state = next(iter(optimizer.state.values()))
+    return [type(state["step"]).__name__, state, sorted(optimizer.param_groups[0]), list(state["by"])]
+first = stepped(Own([p]))
+say("loaded", lambda: (lambda o: (o.load_state_dict(copy.deepcopy(first.state_dict())), shown(stepped(o)))[1])(Own([p])))
+say("over", lambda: (lambda o: (o.load_state_dict(copy.deepcopy(first.state_dict())), shown(stepped(o)))[1])(stepped(Own([p]))))
+say("copied", lambda: shown(copy.deepcopy(first)))
+say("pickled", lambda: shown(pickle.loads(pickle.dumps(first))))
+def patched():
+    seen, optimizer = [], Own([p])
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer._patch_step_function()
+    stepped(optimizer)
+    called = torch.optim.Optimizer.profile_hook_step(lambda self, closure=None: 5)(optimizer)
+    return seen, called
+say("patched", patched)
+""")

@@ -181,3 +181,21 @@ a = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]).to_sparse_csr()
 b = torch.tensor([[1.0, 5.0], [2.0, 2.0], [7.0, -1.0]])
 say("reduced", lambda: [torch.sparse.mm(a, b, name).tolist() for name in ("sum", "mean", "amax", "amin", "max", "min")])
 """)
+
+
+def test_what_is_sparse_in_a_program_s_own_class():
+    """torch.sparse.mm asks a class that computes its products itself; a product of two compressed matrices is compressed by rows."""
+    beside_torch("""
+class Edges(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data):
+        made = torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype)
+        made.data_of = data
+        return made
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return (torch.mm(args[0].data_of, args[1]),) * 2 if "_sparse_mm_reduce_impl" in str(func) else NotImplemented
+say("asked", lambda: torch.sparse.mm(Edges(torch.eye(2) * 3), torch.ones(2, 2), "sum"))
+a, b = torch.eye(3).to_sparse_csc(), torch.eye(3).to_sparse_csr()
+say("layouts", lambda: [str((x @ y).layout) for x in (a, b, b.t()) for y in (a, b)])
+""")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Optimizer, at_least, in_reals
 from tracegrad.optim.param_group import ParamGroup
 from tracegrad.support.modes import enable_grad, no_grad, state
-from tracegrad.tensors.tensor import Tensor, from_array
+from tracegrad.tensors.tensor import Tensor
 
 Evaluation = Callable[[float], tuple[float, Any, float]]     # step length -> loss, gradient, slope along the direction
 
@@ -153,16 +151,6 @@ class LBFGS(Optimizer):
         for p in map(in_reals, self.param_groups[0]["params"]):
             p.add_(d[start:start + p.numel()].reshape(p.shape).to(p.device), alpha=t)
             start += p.numel()
-
-    def _tg_load(self, p: Tensor, name: str, value: Any) -> None:
-        """State is numbers, vectors and lists of them."""
-        def taken(v: Any) -> Any:
-            if isinstance(v, (list, tuple)):
-                return [taken(item) for item in v]
-            if v is None or isinstance(v, (int, float)):
-                return v
-            return from_array(np.array(v.detach() if isinstance(v, Tensor) else v), p.device)
-        self.state.setdefault(p, {})[name] = taken(value)
 
     def _tg_saved(self) -> dict[str, Any]:
         found = super()._tg_saved()

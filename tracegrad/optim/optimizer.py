@@ -294,6 +294,9 @@ class Optimizer(Named):
         unused = self._tg_unused()
         return {**vars(self), "_tg_made": tuple(x for x in self._tg_made if id(x) in unused)}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
@@ -320,6 +323,8 @@ class Optimizer(Named):
         if not isinstance(state_dict, Mapping):
             raise ArgumentTypeError(f"load_state_dict: takes what optimizer.state_dict() gave, a mapping, got {type_name(state_dict)}")
         self._tg_take_over(self._tg_changed("before load_state_dict", dict(state_dict)))
+        if type(self).__setstate__ is not Optimizer.__setstate__:                   # in which programs add options that older files lack
+            self.__setstate__({"state": self.state, "param_groups": self.param_groups})
         for hook in list(self._tg_hooks.get("after load_state_dict", {}).values()):
             hook(self)
 
@@ -340,8 +345,9 @@ class Optimizer(Named):
                 saved_state = state_dict["state"].get(number, {})
                 for name in [name for name in self.state.get(p, {}) if name not in saved_state]:
                     del self.state[p][name]
+                mine = self.state.setdefault(p, {}) if saved_state else {}
                 for name, value in saved_state.items():
-                    self._tg_load(p, name, value)
+                    mine[name] = self._tg_taken(p, value, mine.get(name))
             self._tg_prepare(group, group["params"])
 
     def _tg_check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
@@ -349,16 +355,23 @@ class Optimizer(Named):
         self._check(ParamGroup({**group, **_options(saved)}))
         for p, number in zip(group["params"], saved["params"], strict=True):
             for name, value in state.get(number, {}).items():
-                present, shape = self.state.get(p, {}).get(name), np.shape(value.detach() if isinstance(value, Tensor) else value)
+                present = self.state.get(p, {}).get(name)
+                shape = np.shape(value.detach() if isinstance(value, Tensor) else value) if isinstance(present, Tensor) else ()
                 if isinstance(present, Tensor) and present.shape != shape:
                     raise ArgumentError(f"load_state_dict: {name} has shape {shape}, expected {present.shape}")
 
-    def _tg_load(self, p: Tensor, name: str, value: Any) -> None:
+    def _tg_taken(self, p: Tensor, value: Any, present: Any = None) -> Any:
+        """A saved value as state of p: what a `step` of a program's own keeps beside tensors, and containers of them, stays what it is."""
+        if isinstance(value, Mapping):
+            return {key: self._tg_taken(p, item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._tg_taken(p, item) for item in value])
+        if not isinstance(value, (Tensor, np.ndarray)) and not isinstance(present, Tensor) and type(self).step is not Optimizer.step:
+            return value
         array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
-        present = self.state.setdefault(p, {}).get(name)
         # A tensor of its own in any case: what was shared (a step count) may differ from now on.
         dtype = present.dtype if isinstance(present, Tensor) else array.dtype
-        self.state[p][name] = from_array(array.astype(dtype), p.device)
+        return from_array(array.astype(dtype), p.device)
 
     def _trace_names(self, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
         """What to call the state tensors in generated code, given what the parameters are called."""

@@ -23,18 +23,16 @@ import numpy as np
 from tracegrad.errors import ArgumentError
 from tracegrad.execute.devices import find_device
 from tracegrad.nn import saving
-from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.runtime.disk import replaced
 from tracegrad.support.dtypes import as_dtype
 from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api import storages
 from tracegrad.torch_api.dtypes import NAMES
-from tracegrad.torch_api.names import _utils
+from tracegrad.torch_api.names import _tensor, _utils
 
-_STORAGES = {"float64": "DoubleStorage", "float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage",
-             "int64": "LongStorage", "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage", "uint8": "ByteStorage",
-             "bool": "BoolStorage", "complex64": "ComplexFloatStorage", "complex128": "ComplexDoubleStorage"}
-_DTYPES = {storage: dtype for dtype, storage in _STORAGES.items()}
+_REDUCES = {cls.__reduce__ for cls in (Tensor, Parameter, Buffer)}
 _REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"}
 _PLAIN = {("collections", "OrderedDict"), ("collections", "Counter"), ("torch", "Size"), ("builtins", "set"), ("builtins", "complex"),
           ("builtins", "bytearray"), ("_codecs", "encode"), ("torch", "device")}
@@ -87,9 +85,19 @@ class _Pickler(pickle.Pickler):
             return import_module("torch.serialization")._get_layout, (f"torch.{obj.value}",)
         if not isinstance(obj, Tensor) or obj.layout is not layout.strided:         # (a sparse tensor tells of its parts)
             return NotImplemented
+        if type(obj) in (Tensor, Buffer) and not vars(obj):
+            return self._plain(obj)
+        if type(obj).__reduce_ex__ is not Tensor.__reduce_ex__ or type(obj).__reduce__ not in _REDUCES:
+            return NotImplemented                       # (its class says how)
+        function, args = self._plain(obj)
+        if isinstance(obj, Parameter):                  # (as in torch, a parameter of a class of one's own comes back as a Parameter)
+            return (_utils._rebuild_parameter_with_state, (*args, vars(obj))) if vars(obj) else (function, args)
+        return _tensor._rebuild_from_type_v2, (function, Tensor if type(obj) is Buffer else type(obj), args, vars(obj))
+
+    def _plain(self, obj: Tensor) -> tuple[Any, tuple[Any, ...]]:
+        """What rebuilds a tensor without its class and its attributes, and of what."""
         if isinstance(obj, Parameter):
-            data: Any = (obj.detach(), obj.requires_grad, OrderedDict())
-            return (_utils._rebuild_parameter_with_state, (*data, vars(obj))) if vars(obj) else (_utils._rebuild_parameter, data)
+            return _utils._rebuild_parameter, (obj.detach(), obj.requires_grad, OrderedDict())
         strides = [1]
         for n in reversed(obj.shape[1:]):
             strides.append(strides[-1] * n)
@@ -109,7 +117,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, _Elements):
             return None
-        kind = getattr(import_module("torch"), _STORAGES[obj.elements.dtype.name])
+        kind = getattr(import_module("torch"), storages.NAMES[obj.elements.dtype.name])
         return "storage", kind, obj.key, "cpu", obj.elements.size
 
 
@@ -138,10 +146,12 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         module, name = NAME_MAPPING.get((module, name), ({"__builtin__": "builtins"}.get(module, module), name))    # Python 2's names
-        if module in ("torch", "torch.storage") and name in _DTYPES:
-            return _DTYPES[name]
+        if module in ("torch", "torch.storage") and name in storages.KINDS:
+            return storages.KINDS[name]
         if module == "torch._utils" and name in _REBUILD:
             return getattr(_utils, name)
+        if (module, name) == ("torch._tensor", "_rebuild_from_type_v2"):
+            return _tensor._rebuild_from_type_v2
         if module == "torch" and name in NAMES:
             return NAMES[name]
         if self._allowed is None or (module, name) in _PLAIN:

@@ -77,9 +77,7 @@ def _exists(module: str) -> bool:
 
 # Classes of torch's that are not here, but that programs name in annotations and in `isinstance`: docs/torch.md has the reasons.
 ABSENT = {
-    "torch": "BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage IntStorage LongStorage ShortStorage HalfStorage "
-             "BFloat16Storage ComplexFloatStorage ComplexDoubleStorage "
-             "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule TensorType DispatchKey DispatchKeySet",
+    "torch": "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule TensorType DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch._dynamo": "OptimizedModule",
     "torch._dynamo.eval_frame": "OptimizedModule",

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.nn.parameter import Parameter
 from tracegrad.ops.arrays.subscripts import parts_of_tuples
 from tracegrad.runtime.device import Placed
+from tracegrad.support.dtypes import as_dtype
 from tracegrad.support.layouts import layout, memory_format
 from tracegrad.support.modes import state
 from tracegrad.tensors.bases.view_steps import plain_steps
 from tracegrad.tensors.tensor import Tensor
 from tracegrad.torch_api import devices, printing
-from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root
+from tracegrad.torch_api.storages import TypedStorage, UntypedStorage, address, root, share, shares
 
 # How many tensors a method takes, and what a number before them means.
 _NUMBER_FIRST = {"add": (1, ("alpha",)), "sub": (1, ("alpha",)), "addcmul": (2, ("value",)), "addcdiv": (2, ("value",)),
@@ -86,7 +87,39 @@ def _is_set_to(self: Tensor, tensor: Tensor) -> bool:
 
 
 def _share_memory_(self: Tensor) -> Tensor:
-    """The tensor: threads share memory as it is."""
+    """The tensor: threads share memory as it is. From here on `is_shared` is True of it."""
+    share(root(self))
+    return self
+
+
+def _set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+    """Become what lies in the memory of `source`, a tensor or a storage, of the same dtype: what is written to one is written to both.
+
+    size, stride: how it lies there from element `storage_offset` on; by default a tensor as it is, a storage as one vector. Without a
+    source: empty. A tensor that requires grad takes the values and shares nothing, as with `x.data = y`. Views that were taken of it
+    before go on showing this tensor. Raises DTypeError for another dtype, ArgumentError inside @trace.
+    """
+    if state.trace is not None or self._trace is not None:
+        raise ArgumentError("set_: inside @trace a tensor cannot get other memory, which a replay would not do; use the other tensor")
+    held = source._owner if isinstance(source, TypedStorage) else source
+    if held is None:
+        held = PUBLIC["empty"]((0,), dtype=self.dtype, device=self.device)
+    if isinstance(held, np.ndarray):
+        source._owner = held = PUBLIC["from_numpy"](held.reshape(-1).view(as_dtype(self.dtype)))
+    if held.dtype != self.dtype:
+        raise DTypeError(f"set_: the tensor is {self.dtype} and what it is set to {held.dtype}; make an empty tensor of that dtype, "
+                         "and set that")
+    held = self._handle(held._node(), self._device) if root(held) is root(self) else held.detach()
+    if size is not None:
+        size = (size,) if isinstance(size, int) else tuple(size)
+        found = held.as_strided(size, PUBLIC["empty"](size, device="meta").stride() if stride is None else stride, storage_offset)
+    else:
+        found = held.reshape(-1)[storage_offset:] if isinstance(source, TypedStorage) else held.view(held.shape)
+    needs_grad = self._has_history()
+    self._become(found)
+    if not needs_grad and found._base is not None:
+        self._base, self._detached, self._source, self._n, self._moved = found._base, found._detached, found._source, found._node(), ()
+        self._chain = found._chain
     return self
 
 
@@ -124,7 +157,9 @@ def install() -> None:
             setattr(cls, method, _number_first(getattr(cls, method), count, names))
     cls.data_ptr, cls.new = _data_ptr, _new
     cls.cuda, cls.is_set_to = _cuda, _is_set_to
-    cls.share_memory_, cls.to_dense = _share_memory_, _to_dense
+    cls.share_memory_, cls.to_dense, cls.set_ = _share_memory_, _to_dense, _set_
+    cls.is_shared = lambda self: shares(root(self))
+    cls._is_view, cls.const_data_ptr = lambda self: self._base is not None, _data_ptr
     for method, kind in {"to_sparse": None, "to_sparse_coo": None, "to_sparse_csr": "sparse_csr", "to_sparse_csc": "sparse_csc"}.items():
         setattr(cls, method, _to_sparse(kind))
     for method in _SPARSE_ONLY:

@@ -35,6 +35,8 @@ from tracegrad.torch_api.random_numbers import set_rng_state as set_rng_state
 from tracegrad.torch_api.requirements import VERSION
 from tracegrad.torch_api.storages import TypedStorage as TypedStorage
 from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
+from tracegrad.torch_api.storages import kinds as _kinds
+from tracegrad.torch_api.storages import mapped as _mapped
 from tracegrad.tracing.trace import trace
 
 __version__ = _TorchVersion(VERSION)
@@ -61,6 +63,7 @@ class _TypedTensor(type):
 
 _TYPED = {f"{name}Tensor": _TypedTensor(f"{name}Tensor", (), {"dtype": dtype}) for name, dtype in dtypes.OLDER.items()}
 globals().update(_TYPED)
+globals().update(_kinds)
 
 
 def compile(model: Any = None, **options: Any) -> Any:
@@ -74,6 +77,16 @@ def compile(model: Any = None, **options: Any) -> Any:
         model.compile()
         return model
     return trace(model)
+
+
+def from_file(filename: Any, shared: bool | None = None, size: int = 0, *, dtype: Any = None, layout: Any = None, device: Any = None,
+              pin_memory: bool = False, requires_grad: bool = False) -> Any:
+    """A vector of the first `size` elements of a file, which are read when they are first needed. What is written to it reaches no file,
+
+    so shared=True is an UnsupportedError. ArgumentError where the file has fewer elements.
+    """
+    array = _mapped(filename, dtypes.as_dtype(dtype or dtypes.get_default_dtype()), size, shared)
+    return tg.asarray(array, device=device, requires_grad=requires_grad)
 
 
 def is_storage(obj: Any) -> bool:

@@ -81,7 +81,8 @@ def _of_sparse(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     mine = np.repeat(np.arange(len(at)), counts)
     theirs = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
     entries = a._entries[on_device(mine, a)] * b._entries[on_device(theirs, a)]
-    made = sparse(on_device(np.stack([rows[mine], columns[theirs]]), a), entries, (a._sizes[0], b._sizes[1]), False, a._kind)
+    kind = layout.sparse_csr if a._kind is layout.sparse_csc else a._kind                   # as torch has it
+    made = sparse(on_device(np.stack([rows[mine], columns[theirs]]), a), entries, (a._sizes[0], b._sizes[1]), False, kind)
     return coalesced(made)
 
 

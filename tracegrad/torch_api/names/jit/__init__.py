@@ -65,6 +65,12 @@ def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Cal
     return _savable(func)  # type: ignore[no-any-return]
 
 
+def _get_trace_graph(*_: Any, **__: Any) -> Any:
+    """torch's graph of a call: not here. Packages import it (fvcore.nn), and most of what they have does not call it."""
+    raise UnsupportedError("torch.jit._get_trace_graph: there is no TorchScript graph here; torch.utils.flop_counter counts operations, "
+                           "and tg.trace(f).explain() tells of a function's graph")
+
+
 def freeze(mod: Any, *_: Any, **__: Any) -> Any:
     """The module itself."""
     return mod

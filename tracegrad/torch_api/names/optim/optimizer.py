@@ -7,8 +7,10 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.support.dtypes import get_default_dtype
 from tracegrad.support.modes import no_grad
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api.dtypes import NAMES
 
 __all__ = ["ParamsT", "StateDict", "required"]
 
@@ -25,7 +27,9 @@ class _Required:
         return "<required parameter>"
 
 
-required = _Required()
+required = _RequiredParameter = _Required()
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
 
 
 def _use_grad_for_differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,6 +47,29 @@ def _use_grad_for_differentiable(func: Callable[..., Any]) -> Callable[..., Any]
 def _get_value(x: Any) -> Any:
     """The number that a tensor holds; a number as it is."""
     return x.item() if isinstance(x, Tensor) else x
+
+
+_to_scalar = _get_value
+
+
+def _stack_if_compiling(x: Any) -> Any:
+    """The number as it is."""
+    return x
+
+
+def _get_scalar_dtype(is_fused: bool | None = None) -> Any:
+    """Of step counts."""
+    return NAMES["float64" if get_default_dtype() == "float64" else "float32"]
+
+
+def _get_capturable_supported_devices(supports_xla: bool = True) -> list[str]:
+    """None: capturable means nothing here."""
+    return []
+
+
+def _disable_dynamo_if_unsupported(single_tensor_fn: Any = None) -> Callable[[Any], Any]:
+    """A decorator that changes nothing."""
+    return lambda func: func
 
 
 def _default_to_fused_or_foreach(params: Sequence[Tensor], differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:

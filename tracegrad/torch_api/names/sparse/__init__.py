@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.support import dtypes
+from tracegrad.torch_api.dispatch import Operator, dispatching
 from tracegrad.torch_api.sparse import SparseTensor, addmm, log_softmax, sampled_addmm, softmax, sparse_coo_tensor, spdiags
-from tracegrad.torch_api.sparse import matmul as mm
+from tracegrad.torch_api.sparse import matmul as _matmul
 from tracegrad.torch_api.sparse import sum_ as sum
 
 __all__ = ["addmm", "log_softmax", "mm", "sampled_addmm", "softmax", "spdiags", "sum"]
+
+
+def mm(mat1: Any, mat2: Any, reduce: str = "sum") -> Any:
+    """The product of two matrices, one of them sparse, or a tensor whose class computes it: that is asked as torch's operator.
+
+    reduce: how the products of a row are joined: "sum", "mean", "max" ("amax") or "min" ("amin").
+    """
+    if dispatching((mat1, mat2)):
+        return Operator("_sparse_mm_reduce_impl.default")(mat1, mat2, reduce)[0]
+    return _matmul(mat1, mat2, reduce)
 
 
 class _Typed(type):
