@@ -46,6 +46,8 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "init of a list": (lambda: nn.init.zeros_([1]), DTypeError, "zeros_: tensor must be a Tensor, got list"),
     "a negative width": (lambda: nn.init.normal_(tg.zeros(2), std=-1), ArgumentError, "normal_: std must not be negative"),
     "an empty interval": (lambda: nn.init.uniform_(tg.zeros(2), 2, 1), ArgumentError, "uniform_: a must not be above b"),
+    "integers from a range": (lambda: tg.ones(2).long().uniform_(), DTypeError, "uniform_: makes floats, not int64"),
+    "normal integers": (lambda: tg.ones(2).long().normal_(), DTypeError, "normal_: makes floats, not int64"),
     "a word of a range": (lambda: tg.ones(2).uniform_(0, "b"), ArgumentError, "uniform_: high must be a number, got 'b'"),
     "a median of None": (lambda: tg.ones(2).cauchy_(None), ArgumentError, "cauchy_: median must be a number, got None"),
     "trials of bools": (lambda: (tg.ones(2) > 0).geometric_(0.5), DTypeError, "geometric_: makes numbers of trials, not bool"),

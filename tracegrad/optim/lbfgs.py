@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.optim.optimizer import Optimizer, at_least, in_reals

@@ -416,9 +416,24 @@ def test_running_extremes_are_gathered_only_for_a_gradient(name: str) -> None:
     assert set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}
 
 
+<<<<<<< HEAD
 def test_bincount_has_the_dtypes_of_torchs():
     integers, none = tg.tensor([1, 1]), tg.tensor([], dtype=tg.int64)
     for dtype, wanted in ((tg.float16, tg.float64), (tg.float32, tg.float32), (tg.float64, tg.float64), (tg.int32, tg.float64)):
         assert tg.bincount(integers, tg.ones(2, dtype=dtype)).dtype == wanted
         empty = tg.bincount(none, tg.ones(0, dtype=dtype), minlength=2)
         assert (empty.dtype, empty.tolist()) == (tg.int64, [0, 0])
+=======
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_lies_at_an_edge_is_in_the_bin_that_begins_there(dtype: str) -> None:
+    for low, high, n in ((0.0, 3.0, 5), (0.0, 0.3, 3), (0.0, 10.0, 100)):
+        x = np.linspace(low, high, n + 1).round(2).astype(dtype)
+        hist, edges = tg.histogram(tg.tensor(x), n, range=(low, high))
+        assert hist.tolist() == np.histogram(x, edges.numpy())[0].tolist()          # by the edges that it returns
+        cells = tg.histogramdd(tg.tensor(np.stack([x, x], -1)), n, range=(low, high) * 2)[0]
+        assert cells.diagonal().tolist() == hist.tolist()
+        begin, end, bins = np.array([low, high, n], dtype)
+        counted = ((x - begin) * bins / (end - begin)).astype(int).clip(max=n - 1)
+        assert tg.histc(tg.tensor(x), n, low, high).tolist() == np.bincount(counted, minlength=n).tolist()      # as torch's
+>>>>>>> programs

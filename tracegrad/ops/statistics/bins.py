@@ -107,23 +107,16 @@ def _limits(name: str, x: Node, low: float, high: float, margin: float = 1.0) ->
     return where(flat, least - margin, least), where(flat, most + margin, most)
 
 
-def _counted(x: Node, low: Any, high: Any, bins: int, weight: Any) -> Any:
-    """How often x falls into each of `bins` equal intervals, the last with its end; times weight."""
-    inside = ge(x, low) & le(x, high)
-    place = _bin(x, low, high, bins, inside)
-    return scatter_rows("scatter_add", full_like_shape((bins,), 0, x.dtype), place, where(inside, weight, const(0, x.dtype)))
-
-
-def _bin(x: Node, low: Any, high: Any, bins: int, inside: Any) -> Any:
-    """The number of the bin that x lies in, where it is inside."""
-    place = cast(floor(where(inside, (x - low) / (high - low), 0.0) * float(bins)), dtypes.int64)
-    return where(ge(place, bins), bins - 1, place)
+def _between(edges: Node, x: Node) -> tuple[Node, Node]:
+    """Whether x lies within the edges, and in which bin. Even edges are searched, too: a quotient that rounds may not agree with them."""
+    n = edges.shape[0] - 1
+    return ge(x, mv.narrow(edges, 0, 0, 1)) & le(x, mv.narrow(edges, 0, n, 1)), (_searched(edges, x, True) - 1).clamp(0, n - 1)
 
 
 def _even_edges(low: Any, high: Any, n: int, dtype: Any) -> Any:
     """The n + 1 edges of n equal bins."""
     i = cast(iota((n + 1,), 0), dtype)
-    step = (high - low) * (1.0 / n)
+    step = (high - low) / float(n)
     return where(lt(i, n / 2), low + i * step, high - (float(n) - i) * step)
 
 
@@ -146,7 +139,11 @@ def histc(input: Array, bins: int = 100, min: float = 0, max: float = 0) -> Arra
         raise ArgumentError(f"histc: bins must be positive, got {bins}")
     x = detach(mv.reshape(input, (input.aval.size,)))
     low, high = _limits("histc", x, float(min), float(max))
-    return _counted(x, low, high, bins, const(1, x.dtype))
+    inside = ge(x, low) & le(x, high)
+    # a product before the division, as in torch: of (x - low) / (high - low) * bins, 0.6 of 0 to 3 would lie below the edge that it is at
+    place = cast(floor(where(inside, (x - low) * float(bins) / (high - low), 0.0)), dtypes.int64)
+    place = where(ge(place, bins), bins - 1, place)
+    return scatter_rows("scatter_add", full_like_shape((bins,), 0, x.dtype), place, where(inside, const(1, x.dtype), const(0, x.dtype)))
 
 
 class Histogram(NamedTuple):
@@ -179,9 +176,6 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
                                 f"got {bins.aval}")
         edges: Any = bins
         n = bins.shape[0] - 1
-        inside = ge(x, mv.narrow(edges, 0, 0, 1)) & le(x, mv.narrow(edges, 0, n, 1))
-        place = (_searched(edges, x, True) - 1).clamp(0, n - 1)
-        hist = scatter_rows("scatter_add", full_like_shape((n,), 0, x.dtype), place, where(inside, w, const(0, x.dtype)))
     else:
         n = integer("histogram", "bins", bins)
         if n < 1:
@@ -189,7 +183,8 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
         first, last = map(float, range) if range is not None else (0.0, 0.0)
         low, high = _limits("histogram", x, first, last, margin=0.5)
         edges = _even_edges(low, high, n, x.dtype)
-        hist = _counted(x, low, high, n, w)
+    inside, place = _between(edges, x)
+    hist = scatter_rows("scatter_add", full_like_shape((n,), 0, x.dtype), place, where(inside, w, const(0, x.dtype)))
     if density:
         widths = mv.narrow(edges, 0, 1, n) - mv.narrow(edges, 0, 0, n)
         hist = hist / (sum_(hist) * widths)
@@ -241,12 +236,8 @@ def histogramdd(input: Array, bins: Any, *, range: Any = None, weight: Array = N
             ends = (float(range[2 * d]), float(range[2 * d + 1])) if range is not None else (0.0, 0.0)
             low, high = _limits("histogramdd", x, *ends, margin=0.5)
             own = _even_edges(low, high, n, x.dtype)
-        if isinstance(given, Node):
-            inside = inside & ge(x, mv.narrow(own, 0, 0, 1)) & le(x, mv.narrow(own, 0, n, 1))
-            place: Any = (_searched(own, x, True) - 1).clamp(0, n - 1)
-        else:
-            inside = inside & ge(x, low) & le(x, high)
-            place = _bin(x, low, high, n, inside)
+        within, place = _between(own, x)
+        inside = inside & within
         cell = cell * n + where(inside, place, 0)
         edges.append(own)
         shape.append(n)

@@ -72,6 +72,7 @@ def fills(draw: Any, ordered: bool = True) -> Any:
 def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
+    computed_dtype("uniform_", x)                   # refuses integers by this name
     return draw_uniform(x.shape, x.dtype, x.device, low, high)  # type: ignore[no-any-return]
 
 
@@ -79,6 +80,8 @@ def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any =
 def normal_(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
+    if not x.is_complex():
+        computed_dtype("normal_", x)
     host = random_state.torchs(x.numel()) if dtypes.is_float(x.dtype) and not lies_row_by_row(x) else None
     if host is not None:                            # torch draws so, one by one, where elements do not lie one behind the other
         drawn = drawn_in_order(memory_order(x), x.shape, lambda shape: host.normals(prod(shape)).reshape(shape))
