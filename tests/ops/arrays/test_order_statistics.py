@@ -416,14 +416,14 @@ def test_running_extremes_are_gathered_only_for_a_gradient(name: str) -> None:
     assert set(np.asarray(again.grad).ravel()) <= {0, 1, 2, 3}
 
 
-<<<<<<< HEAD
 def test_bincount_has_the_dtypes_of_torchs():
     integers, none = tg.tensor([1, 1]), tg.tensor([], dtype=tg.int64)
     for dtype, wanted in ((tg.float16, tg.float64), (tg.float32, tg.float32), (tg.float64, tg.float64), (tg.int32, tg.float64)):
         assert tg.bincount(integers, tg.ones(2, dtype=dtype)).dtype == wanted
         empty = tg.bincount(none, tg.ones(0, dtype=dtype), minlength=2)
         assert (empty.dtype, empty.tolist()) == (tg.int64, [0, 0])
-=======
+
+
 @pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_lies_at_an_edge_is_in_the_bin_that_begins_there(dtype: str) -> None:
@@ -436,4 +436,3 @@ def test_what_lies_at_an_edge_is_in_the_bin_that_begins_there(dtype: str) -> Non
         begin, end, bins = np.array([low, high, n], dtype)
         counted = ((x - begin) * bins / (end - begin)).astype(int).clip(max=n - 1)
         assert tg.histc(tg.tensor(x), n, low, high).tolist() == np.bincount(counted, minlength=n).tolist()      # as torch's
->>>>>>> programs
