@@ -334,3 +334,39 @@ def test_istft_in_vmap_takes_windows_of_a_batch() -> None:
     spectra = tg.stack([tg.stft(a, 8, 2, window=w, return_complex=True) for a, w in zip(x, window, strict=True)])
     back = tg.vmap(lambda s, w: tg.istft(s, 8, 2, window=w))(spectra, window)
     np.testing.assert_allclose(back.numpy(), x.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_bytes_as_another_dtype_are_a_view(traced: bool) -> None:
+    """As in torch: what is written reaches the tensor, and its derivative knows nothing of it."""
+    values, others = np.float32([[1.5, -2.0, 3.0, 4.0]] * 2), np.arange(8, dtype=np.float32).reshape(2, 4)
+
+    def exchanged(x: Any, y: Any) -> tuple[Any, ...]:
+        x, y = x.clone(), y.clone()
+        a, b = x.view(tg.uint8), y.view(tg.uint8)
+        a.bitwise_xor_(b)
+        b.bitwise_xor_(a)
+        a.bitwise_xor_(b)
+        x.view(tg.float64)[1] = 0.0
+        x[0].view(tg.int32).view(2, 2)[0, 1] = 7
+        return x, y, a.view(tg.float32)
+
+    expected = others.copy()
+    expected[1], expected.view(np.int32)[0, 1] = 0, 7
+    call = tg.trace(exchanged) if traced else exchanged
+    for _ in range(3):
+        found, other, seen = call(tg.tensor(values), tg.tensor(others))
+        for made, right in ((found, expected), (seen, expected), (other, values)):
+            assert made.numpy().tobytes() == right.tobytes()
+    flags = tg.tensor([True, False, True])
+    flags.view(tg.uint8)[1] = 1
+    assert flags.tolist() == [True, True, True]
+    x = tg.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y.view(tg.int32).add_(1)
+    x.view(tg.int32).sub_(1)
+    y.sum().backward()
+    assert y.detach().view(tg.int32).tolist() == (np.float32([2, 4]).view(np.int32) + 1).tolist()
+    assert x.detach().view(tg.int32).tolist() == (np.float32([1, 2]).view(np.int32) - 1).tolist()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]

@@ -31,7 +31,7 @@ class LoadResult(NamedTuple):
     unexpected_keys: list[str]
 
     def __repr__(self) -> str:
-        text = f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+        text = f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"      # torch's
         return text if any(self) else "<All keys matched successfully>"
 
 

@@ -153,6 +153,8 @@ def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[s
     if fn.name == "expand":
         new = len(aval.shape) - len(shape)
         return (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True)), aval
+    if fn.name == "bits" and (shape == aval.shape or _row_by_row(shape, steps)):
+        return steps if shape == aval.shape else _steps(aval.shape), aval
     return _reshaped(shape, steps, aval.shape) if fn.name == "reshape" else None, aval
 
 

@@ -157,6 +157,7 @@ class Tensor(History, InPlace, Subscripts, Conversion):
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
             sliced |= node.fn is _SLICE
+            result._detached |= not node.fn.differentiable      # bytes as another dtype
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
         if (not source.needs_grad or result._detached) and state.trace is None and result._trace is None:

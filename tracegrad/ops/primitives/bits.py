@@ -22,7 +22,7 @@ Array = Any      # a Node or a Tensor
 
 class Bits(Shared):
     """The same bytes as elements of another dtype: the last dimension has as many more or fewer of them."""
-    name, family, batches = "bits", "host_call", True
+    name, family, batches, part = "bits", "host_call", True, True
     cases = [((np.array([[1.5, -2.0]], np.float64),), dict(dtype=dtypes.int32, index=0))]
 
     def avals(self, *operands, **attrs):
@@ -53,8 +53,8 @@ class Xor(Shared):
 def view_dtype(input: Array, dtype: Any) -> Array:
     """x.view(dtype): the bytes of input as elements of dtype; of larger or smaller ones the last dimension has fewer or more.
 
-    A copy here, where in torch it shares memory: what is written into it does not reach input.
-    ShapeError where they do not fit; no derivative. Not to be mixed up with `input.to(dtype)`, which converts numbers.
+    A view: what is written into it is written to input, whose derivative knows nothing of it. ShapeError where they do not fit; no
+    derivative. Not to be mixed up with `input.to(dtype)`, which converts numbers.
     """
     wanted = dtypes.as_dtype(dtype)
     have, want = input.dtype.itemsize, wanted.itemsize

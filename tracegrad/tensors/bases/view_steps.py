@@ -58,12 +58,15 @@ def stepped(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:
     return bind(fn, (node,), attrs)
 
 
-# The parts of complex tensors are views: (value, source) -> what the source becomes when its part is given a value.
+# The parts of complex tensors are views, and so are bytes as another dtype: (value, source) -> what the source becomes when its part is
+# given a value.
 _PARTS: dict[str, Callable[[Node, Node], Node]] = {
     "real": lambda value, source: REGISTRY["complex"](value, REGISTRY["imag"](source)),
     "imag": lambda value, source: REGISTRY["complex"](REGISTRY["real"](source), value),
     "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
     "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
+    "bits": lambda value, source: (REGISTRY["ne"](value, 0) if source.dtype == dtypes.bool_ and value.dtype.itemsize == 1
+                                   else bind(REGISTRY["bits"], (value,), {"dtype": source.dtype, "index": 0})),
 }
 
 

@@ -35,7 +35,7 @@ def reshape(input: Array, *shape: Any) -> Array:
 def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
     """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here).
 
-    x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`. Raises ShapeError if they do not fit.
+    x.view(dtype): the same bytes as elements of another dtype, a view; see `ops.bits.view_dtype`. Raises ShapeError if they do not fit.
 
     >>> tg.arange(6).view(2, 3)
     Tensor([[0, 1, 2],
