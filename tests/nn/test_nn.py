@@ -164,7 +164,7 @@ def test_a_state_dict_may_lack_the_count_of_batches():
     net(tg.ones(65, 12))
     old = {k: 2 * v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
     assert str(net.load_state_dict(old)) == "<All keys matched successfully>"
-    assert str(type(net.load_state_dict(old))(["a"], [])) == "_IncompatibleKeys(missing_keys=['a'], unexpected_keys=[])"        # as in torch
+    assert str(type(net.load_state_dict(old))(["a"], [])) == "_IncompatibleKeys(missing_keys=['a'], unexpected_keys=[])"       # as torch
     assert net[1].num_batches_tracked.item() == 1
     assert net[1].weight.tolist() == [2.0] * 5
     with pytest.raises(tg.ArgumentError, match=r"missing 1\.running_mean"):
