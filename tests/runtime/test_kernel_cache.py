@@ -48,7 +48,7 @@ def test_only_what_a_kernel_uses_goes_along(name):
             others = "\n".join([*parts[:i], *parts[i + 1:], function.text("@")])
             for defined in re.findall(r"^TG \w+ (\w+)\(|^#define ([A-Z]\w+)\(|^constant \w+ (\w+)\[", part, re.MULTILINE)[:1]:
                 word = next(filter(None, defined))
-                stem = re.sub(r"^(LOAD|STORE)_(?!STRIDED)\w+", r"\1", word)
+                stem = re.sub(r"^(LOAD|STORE)_(?!STRIDED)\w+|^([A-Z]+\d+(?:_IF)?)_[a-z]+\d+$", r"\1\2", word)       # of one type
                 owners = re.findall(r"^TG \w+ (\w+)\(", part, re.MULTILINE) or [stem]
                 assert any(re.search(rf"\b{o}\b", others) for o in owners), f"{word} is not used by {function.entry}"
 

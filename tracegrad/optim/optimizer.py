@@ -24,7 +24,7 @@ from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
-from tracegrad.optim.param_group import ParamGroup
+from tracegrad.optim.param_group import ParamGroup, restored
 from tracegrad.optim.update import update
 from tracegrad.support.modes import enable_grad, no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -347,7 +347,7 @@ class Optimizer(Named):
                     del self.state[p][name]
                 mine = self.state.setdefault(p, {}) if saved_state else {}
                 for name, value in saved_state.items():
-                    mine[name] = self._tg_taken(p, value, mine.get(name))
+                    mine[name] = restored(p, value, mine.get(name), type(self).step is not Optimizer.step)
             self._tg_prepare(group, group["params"])
 
     def _tg_check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
@@ -359,19 +359,6 @@ class Optimizer(Named):
                 shape = np.shape(value.detach() if isinstance(value, Tensor) else value) if isinstance(present, Tensor) else ()
                 if isinstance(present, Tensor) and present.shape != shape:
                     raise ArgumentError(f"load_state_dict: {name} has shape {shape}, expected {present.shape}")
-
-    def _tg_taken(self, p: Tensor, value: Any, present: Any = None) -> Any:
-        """A saved value as state of p: what a `step` of a program's own keeps beside tensors, and containers of them, stays what it is."""
-        if isinstance(value, Mapping):
-            return {key: self._tg_taken(p, item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)([self._tg_taken(p, item) for item in value])
-        if not isinstance(value, (Tensor, np.ndarray)) and not isinstance(present, Tensor) and type(self).step is not Optimizer.step:
-            return value
-        array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
-        # A tensor of its own in any case: what was shared (a step count) may differ from now on.
-        dtype = present.dtype if isinstance(present, Tensor) else array.dtype
-        return from_array(array.astype(dtype), p.device)
 
     def _trace_names(self, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
         """What to call the state tensors in generated code, given what the parameters are called."""

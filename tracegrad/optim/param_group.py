@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import no_grad, state
-from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.tensor import Tensor, from_array
 
 
 class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[metaclass, misc]
@@ -152,3 +152,19 @@ class ParamGroup(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[meta
 
     def __repr__(self) -> str:
         return f"ParamGroup({', '.join(f'{k}={v}' for k, v in self.items() if k != 'params')}, {len(self['params'])} params)"
+
+
+def restored(p: Tensor, value: Any, present: Any, own_step: bool) -> Any:
+    """A saved value as state of p, where `present` is now. own_step: what a `step` of a program's own keeps beside tensors stays what it
+
+    is. Containers stay containers.
+    """
+    if isinstance(value, Mapping):
+        return {key: restored(p, item, None, own_step) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([restored(p, item, None, own_step) for item in value])
+    if own_step and not isinstance(value, (Tensor, np.ndarray)) and not isinstance(present, Tensor):
+        return value
+    array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
+    # A tensor of its own in any case: what was shared (a step count) may differ from now on.
+    return from_array(array.astype(present.dtype if isinstance(present, Tensor) else array.dtype), p.device)
