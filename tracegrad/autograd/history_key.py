@@ -165,6 +165,6 @@ def _entered(node: Node) -> tuple[Node, Any, Iterator[Node], list[int]]:
     if node.value is not None and not node.needs_grad:
         return node, None, iter(()), []
     behind = call_behind(node) if type(node) is LazyNode else None
-    if behind is None or behind[1]:
+    if behind is None or behind[2]:
         return node, None, iter(node.operands), []
-    return node, behind[0], iter(behind[2:]), []
+    return node, behind[0], iter(behind[1]), []

@@ -85,8 +85,8 @@ def without_freed(staying: Iterable[weakref.ref[Node]]) -> None:
         if (node := ref()) is None:
             continue
         if (behind := call_behind(node)) is not None:
-            call, _, *given = behind
-            node.behind = call, True, *[left(o) if i in call.kept else None for i, o in enumerate(given)]
+            call, given, _ = behind
+            node.behind = call, [left(o) if i in call.kept else None for i, o in enumerate(given)], True
         elif (instead := tuple([left(o) for o in node.operands])) != node.operands:
             if node.fn.boundary and instead[0] is not node.operands[0]:         # what was copied into a tensor is its value
                 instead[0].value = resolve(node).value

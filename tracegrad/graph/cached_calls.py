@@ -107,7 +107,7 @@ class CachedCall:
         if self.structure is not None:
             node = Node.__new__(LazyNode)
             node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
-            node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, False, *nodes)
+            node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
             return {self.result: node}
         key: Any = None
         if self.shared:
@@ -127,7 +127,7 @@ class CachedCall:
         """Of the call that this was learned from: fold its result, as `make` does. Nobody else has the nodes behind it."""
         if self.structure is not None and type(result) is Node:
             result.__class__ = LazyNode
-            result.behind = self, False, *nodes
+            result.behind = self, nodes, False
             del result.operands
 
     def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:

@@ -205,8 +205,8 @@ class Node(Operators):
 class LazyNode(Node):
     """The result of a call whose nodes are known (see cached_calls.py): a part of a history whose operands are made when somebody asks.
 
-    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: the CachedCall, whether a backward has
-    freed it, and the nodes that the call was given. (One object: Python's search for cycles goes through all that a history has.)
+    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the CachedCall, the nodes that the call
+    was given, whether a backward has freed it).
     """
 
     __slots__ = ()
@@ -222,7 +222,7 @@ class LazyNode(Node):
         with _unfolding:
             if type(self) is not LazyNode:
                 return ()
-            template, freed, *nodes = self.behind
+            template, nodes, freed = self.behind
             values: Sequence[Any] = template.unfolded(self, nodes, freed)
             self.operands = template.steps[-1][-1](values)
             self.__class__ = Node  # type: ignore[assignment]
