@@ -297,6 +297,12 @@ class Optimizer(Named):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
+    # torch's, which packages call that wrap an optimizer: a step has its hooks when its class is made.
+    profile_hook_step = staticmethod(hooked)
+
+    def _patch_step_function(self) -> None:
+        pass
+
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
