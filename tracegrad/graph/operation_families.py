@@ -5,6 +5,7 @@ Say here what an op class of the family must give.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -254,32 +255,38 @@ def _order(x: Any) -> str:
 
 
 MASKED = 1 << 10        # elements from which on floats are masked by their bits
-_BITS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+_BITS = {"f": np.dtype(np.int32), "d": np.dtype(np.int64)}
 
 
 def selected(c: Any, a: Any, b: Any) -> Any:
     """a where c holds, else b. Many floats by their bits, which as integers are multiplied by 1 or 0: NumPy branches at each element, and
 
-    what a derivative of relu or a dropout asks for is not to be foreseen.
+    what a derivative of relu or a dropout asks for is not to be foreseen. (A hot path: few calls before the arithmetic.)
     """
-    if c.size < MASKED or not c.flags.c_contiguous:
+    bits = _BITS.get(a.dtype.char)
+    if bits is None or c.size < MASKED or a.dtype != b.dtype or not c.flags.c_contiguous:
         return np.where(c, a, b)
-    parts = [x.view(_BITS[x.dtype]) if x.shape == c.shape and x.dtype in _BITS and x.flags.c_contiguous else None for x in (a, b)]
-    for x, bits, zero in ((a, parts[0], b), (b, parts[1], a)):
-        if bits is not None and _is_zero(zero, x.dtype):
-            factors = (c if x is a else np.logical_not(c)).astype(bits.dtype)
-            return np.multiply(bits, factors, out=factors).view(x.dtype)
-    ours, others = parts
-    if ours is None or others is None or ours.dtype != others.dtype:
+    ours, others = (x.shape == c.shape and x.flags.c_contiguous for x in (a, b))
+    if ours and _is_zero(b):
+        factors = c.astype(bits)
+        return np.multiply(a.view(bits), factors, out=factors).view(a.dtype)
+    if others and _is_zero(a):
+        factors = np.logical_not(c).astype(bits)
+        return np.multiply(b.view(bits), factors, out=factors).view(a.dtype)
+    if not (ours and others):
         return np.where(c, a, b)
-    found = np.bitwise_xor(ours, others)            # what is to be changed in b's bits
-    np.multiply(found, c.astype(ours.dtype), out=found)
-    return np.bitwise_xor(found, others, out=found).view(a.dtype)
+    kept = b.view(bits)
+    found = np.bitwise_xor(a.view(bits), kept)              # what is to be changed in b's bits
+    np.multiply(found, c.astype(bits), out=found)
+    return np.bitwise_xor(found, kept, out=found).view(a.dtype)
 
 
-def _is_zero(x: Any, dtype: Any) -> bool:
-    """Whether an array is the number 0.0 of this dtype, which may be broadcast."""
-    return x.dtype == dtype and not any(x.strides) and not x[(0,) * x.ndim].view(_BITS[dtype])
+def _is_zero(x: Any) -> bool:
+    """Whether an array is the number 0.0, which may be broadcast. (-0.0 has other bits.)"""
+    if any(x.strides):
+        return False
+    value = x.item() if x.ndim == 0 else x[(0,) * x.ndim].item()
+    return value == 0.0 and math.copysign(1.0, value) > 0.0
 
 
 class Movement(Primitive):

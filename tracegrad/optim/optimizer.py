@@ -26,7 +26,7 @@ from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
 from tracegrad.optim.param_group import ParamGroup, restored
 from tracegrad.optim.update import update
-from tracegrad.support.modes import enable_grad, no_grad, state
+from tracegrad.support.modes import enable_grad, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
 
 
@@ -205,8 +205,7 @@ class Optimizer(Named):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, or set them to zeros."""
         for group in self.param_groups:
-            for p in group["params"]:
-                clear_grad(p, set_to_none)
+            clear_grads(group["params"], set_to_none)
 
     @hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -385,13 +384,17 @@ def in_reals(x: Tensor) -> Tensor:
     return PUBLIC["view_as_real"](x) if x.dtype.kind == "c" else x
 
 
-def clear_grad(p: Tensor, set_to_none: bool) -> None:
-    """Forget a gradient, or make it zeros."""
-    if set_to_none:
-        p.grad = None
-    elif p.grad is not None:
-        grad = p.grad.detach_() if p.grad.requires_grad else p.grad
-        grad.zero_()
+def clear_grads(params: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forget the gradients of these, or make them zeros."""
+    plain = set_to_none and not unusual[0]
+    for p in params:
+        if plain:                   # no trace and no transform: as the property does then
+            p._grad = None
+        elif set_to_none:
+            p.grad = None
+        elif p.grad is not None:
+            grad = p.grad.detach_() if p.grad.requires_grad else p.grad
+            grad.zero_()
 
 
 def zeros_like(p: Tensor) -> Callable[[], Tensor]:
