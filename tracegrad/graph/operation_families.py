@@ -266,7 +266,8 @@ def selected(c: Any, a: Any, b: Any) -> Any:
     bits = _BITS.get(a.dtype.char)
     if bits is None or c.size < MASKED or a.dtype != b.dtype or not c.flags.c_contiguous:
         return np.where(c, a, b)
-    ours, others = (x.shape == c.shape and x.flags.c_contiguous for x in (a, b))
+    ours = a.shape == c.shape and a.flags.c_contiguous
+    others = b.shape == c.shape and b.flags.c_contiguous
     if ours and _is_zero(b):
         factors = c.astype(bits)
         return np.multiply(a.view(bits), factors, out=factors).view(a.dtype)

@@ -214,9 +214,10 @@ class Optimizer(Named):
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        traced = unusual[0]                         # then a tensor may have another
         with no_grad():
             for group in self.param_groups:
-                for params in by_device([p for p in group["params"] if p.grad is not None]).values():
+                for params in by_device([p for p in group["params"] if (p.grad if traced else p._grad) is not None]).values():
                     with group.lr_on(params[0].device):
                         if not update(self, group, params):
                             self._tg_prepare(group, params)
