@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Load,
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Bound, Buffer, clipped_at
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype, lanes, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Part, Place, Side, Sum, Tile
+from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Place, Side, Sum, Tile
 from tracegrad.support.dtypes import DType, int32, int64
 
 Limit = tuple[Index, int]                     # this and the number of a line together are less than that
@@ -24,7 +24,7 @@ Columns = tuple[int, Callable[[Index], Expression]]          # lanes, and what t
 VECTORS = 2                                   # of a block's columns
 
 
-class _Part(Part):
+class ItemPart:
     """A tile of variables: lines from `line` on by vectors of columns."""
 
     def __init__(self, t: ItemBlocks, line: Index, values: list[list[Local]]) -> None:
@@ -297,19 +297,19 @@ class ItemBlocks(Blocks):
     def product(self, name: str) -> Tile:
         return self.tile(self.keep(name, self.other_lines))
 
-    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[Part]:
+    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[ItemPart]:
         assert isinstance(own.memory, Array)
         size, lines = own.size, other.memory
         for j, rows in self.tiles("j", self.n, self.limits):
             left = partial(lambda j, r, e: Load(Access(lines, (j + r) * size + e), self.dtype), j)
-            yield from self.kept(to, _Part(self, j, self.accumulated(rows, "e", constant(size), left, self.of(own.memory))))
+            yield from self.kept(to, ItemPart(self, j, self.accumulated(rows, "e", constant(size), left, self.of(own.memory))))
 
-    def elements(self, of: Tile) -> Iterator[Part]:
+    def elements(self, of: Tile) -> Iterator[ItemPart]:
         with self.w.scope(), self.counted("j", self.n) as j:
             row = [self.let(f"x{p}", of.at(Place(constant(p), j)), changes=True) for p in range(VECTORS)]
-            yield from self.kept(of, _Part(self, j, [row]))
+            yield from self.kept(of, ItemPart(self, j, [row]))
 
-    def kept(self, to: Tile, part: _Part) -> Iterator[Part]:
+    def kept(self, to: Tile, part: ItemPart) -> Iterator[ItemPart]:
         """The part; what it is then is stored."""
         assert to.array is not None
         yield part

@@ -25,9 +25,8 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, Instruct
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.gpu import CHUNK, Items
+from tracegrad.codegen.tile.gpu import CHUNK, Items, Registers
 from tracegrad.codegen.tile.instructions import CLEAR, COMMIT, COPY, LDMATRIX, LDMATRIX_ACROSS, PACK, WAIT, WARP, MatrixInstruction
-from tracegrad.codegen.tile.item_registers import Registers
 from tracegrad.codegen.tile.program import Axis, Digit, Dot, Held, Load, Loop, Program, Store, Tile
 from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain

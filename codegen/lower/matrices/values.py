@@ -111,12 +111,8 @@ class Variable(Value):
     __ior__, __iand__ = _in_place("|"), _in_place("&")
 
     def assign(self, value: Like) -> None:
-        k = self.k
-        for of, part in zip(self.of, k.parts_of(value, self), strict=True):
-            if isinstance(of, Access):
-                k.writer.store(of, part, k.node)
-            else:
-                k.writer.assign(of, part, k.node)
+        for of, part in zip(self.of, self.k.parts_of(value, self), strict=True):
+            self.k.writer.assign(of, part, self.k.node)
 
 
 class Numbers:
