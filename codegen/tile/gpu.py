@@ -7,7 +7,7 @@ step. All that is written are statements: what a tile is loaded from and stored 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import prod
 
@@ -126,9 +126,14 @@ class Items:
         return [Infix("<", self.w.at(x), limits.get(axis, axis.size)) for axis, x in zip(axes, at, strict=True)
                 if axis not in self.tested and (axis in limits or x.hi >= axis.size)]
 
-    def counted(self, var: Var, unrolled: bool = True) -> AbstractContextManager[object]:
-        """`with`: for all values of it. unrolled: the compiler is asked to write them out."""
-        return self.w.loop(var, 0, var.hi + 1, unrolled=unrolled) if var.hi else self.w.block(Block("{"))
+    @contextmanager
+    def counted(self, *loops: tuple[str, int], unrolled: int = 8) -> Iterator[list[Index]]:
+        """`with`: loops, one in the other, of so many iterations; the compiler is asked to write out the innermost `unrolled` of them."""
+        with self.w.scope(), ExitStack() as inside:
+            found = [Var(name, count) for name, count in loops]
+            for left, var in zip(reversed(range(len(loops))), found, strict=True):
+                inside.enter_context(self.w.loop(var, 0, var.hi + 1, unrolled=left < unrolled) if var.hi else self.w.block(Block("{")))
+            yield [var.index for var in found]
 
     # -- registers: arrays whose indices are known where they are written out
 
@@ -355,16 +360,13 @@ class Items:
         """
         line, items = self.line(load.tile, axis).block, prod(self.program.local)
         total = line * axis.block // together
-        with self.w.scope(), ExitStack() as inside:
-            at = Var("at", ceil_div(total, items))
-            inside.enter_context(self.counted(at))
-            unit = self.w.indexed("unit", at.index * items + self.unit)
-            if total % items:
-                inside.enter_context(self.test([Infix("<", self.w.at(unit), total)]))
-                unit = bounded(unit, 0, total)
+        with self.counted(("at", ceil_div(total, items))) as (at,):
+            unit = self.w.indexed("unit", at * items + self.unit)
             inner = (line if load.across else axis.block) // together
-            found = unit % inner * together, unit // inner
-            yield at.index, *(found[::-1] if load.across else found)
+            with self.test([Infix("<", self.w.at(unit), total)] if total % items else []):
+                unit = bounded(unit, 0, total)
+                found = unit % inner * together, unit // inner
+                yield at, *(found[::-1] if load.across else found)
 
     def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
         """An item's share of the block at a step, to its registers. Of elements that are fetched together all are there, or none."""
