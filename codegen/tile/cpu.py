@@ -60,12 +60,8 @@ class _Tiles(Places):
         loop = next((step for step in self.program.steps if isinstance(step, Loop)), None)
         part = ZERO, ZERO
         with ExitStack() as inside:
-            if loop is not None and loop.depth:
-                first = Var(f"{loop.axis.name}0", loop.axis.size)
-                inside.enter_context(self.w.loop(first, 0, loop.axis.size, loop.depth))
-                part = first.index, self.end(loop, first.index, loop.depth)
-            elif loop is not None:
-                part = self.part(loop)
+            if loop is not None:
+                part = self.part(loop, inside)
             self.count(axes)
             for axis in self.program.axes:
                 if axis not in axes:
@@ -186,16 +182,18 @@ class _Tiles(Places):
 
     # -- loops
 
-    def part(self, loop: Loop) -> tuple[Index, Index]:
-        """Where an item's part of the loop begins and ends."""
-        if loop.part is None:
-            return ZERO, constant(loop.axis.size)
-        first = self.w.indexed(f"{loop.axis.name}0", self.at(loop.part) * loop.length)
-        return first, self.end(loop, first, loop.length)
-
-    def end(self, loop: Loop, first: Index, length: int) -> Index:
-        size = loop.axis.size
-        return self.w.bounded_by(f"{loop.axis.name}1", size, clipped(first + length, size, length))
+    def part(self, loop: Loop, inside: ExitStack) -> tuple[Index, Index]:
+        """Where an item's part of the loop begins and ends, or, in a loop over these, a block of `depth`."""
+        name, size, length = loop.axis.name, loop.axis.size, loop.depth or loop.length
+        if loop.depth:
+            block = Var(f"{name}0", size)
+            inside.enter_context(self.w.loop(block, 0, size, length))
+            first = block.index
+        elif loop.part is not None:
+            first = self.w.indexed(f"{name}0", self.at(loop.part) * length)
+        else:
+            return ZERO, constant(size)
+        return first, self.w.bounded_by(f"{name}1", size, clipped(first + length, size, length))
 
     def nest(self, loop: Loop, first: Index, last: Index) -> None:
         """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level
