@@ -37,6 +37,12 @@ def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> li
     return [f.writer.indexed(name, i) for name, i in zip(names, unravel(x, sizes), strict=True)]
 
 
+def _seen(f: Fused, place: Sequence[Index], tap: Sequence[Index], stride: Pair, dilation: Pair, first: Sequence[Index | int], image: Pair
+          ) -> tuple[list[Index], list[Expression]]:
+    """The pixel that is seen from a place through a tap, and what has to hold for it to be in the image. first: that of place and tap 0."""
+    return _inside(f, [i * by + o + k * d for i, by, o, k, d in zip(place, stride, first, tap, dilation, strict=True)], image)
+
+
 def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], list[Expression]]:
     """The pixel (iy, ix), and what has to hold for it to be in the image."""
     places: list[Index] = []
@@ -84,11 +90,8 @@ def _taps(t: Taps) -> Product:
         b, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = channel_and_tap(f, k)
-        if axes:
-            seen = [i + f.noted[f"i{a.name}0"] - k * a.dilation for i, k, a in zip(place, tap, axes, strict=True)]
-        else:
-            seen = [i * s + k * d - p for i, s, k, d, p in zip(place, t.stride, tap, t.dilation, t.padding, strict=True)]
-        places, tests = _inside(f, seen, t.image)
+        first = [f.noted[f"i{axis.name}0"] for axis in axes] or [-p for p in t.padding]
+        places, tests = _seen(f, place, tap, t.stride, t.dilation, first, t.image)
         return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
@@ -135,8 +138,7 @@ def _weight_grad(s: Sum) -> Product:
         g, line, k = at
         channel, *tap = _apart(f, line, _TAP, taps)
         n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
-        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
-        places, tests = _inside(f, seen, (v.h, v.w))
+        places, tests = _seen(f, place, tap, v.stride, v.dilation, [-p for p in v.padding], (v.h, v.w))
         return x.flat(n, g * cg + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
