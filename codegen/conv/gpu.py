@@ -37,12 +37,6 @@ def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> li
     return [f.writer.indexed(name, i) for name, i in zip(names, unravel(x, sizes), strict=True)]
 
 
-def _seen(f: Fused, place: Sequence[Index], tap: Sequence[Index], stride: Pair, dilation: Pair, first: Sequence[Index | int], image: Pair
-          ) -> tuple[list[Index], list[Expression]]:
-    """The pixel that is seen from a place through a tap, and what has to hold for it to be in the image. first: that of place and tap 0."""
-    return _inside(f, [i * by + o + k * d for i, by, o, k, d in zip(place, stride, first, tap, dilation, strict=True)], image)
-
-
 def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], list[Expression]]:
     """The pixel (iy, ix), and what has to hold for it to be in the image."""
     places: list[Index] = []
@@ -91,7 +85,8 @@ def _taps(t: Taps) -> Product:
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = channel_and_tap(f, k)
         first = [f.noted[f"i{axis.name}0"] for axis in axes] or [-p for p in t.padding]
-        places, tests = _seen(f, place, tap, t.stride, t.dilation, first, t.image)
+        seen = [i * by + o + k * d for i, by, o, k, d in zip(place, t.stride, first, tap, t.dilation, strict=True)]
+        places, tests = _inside(f, seen, t.image)
         return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
@@ -138,7 +133,8 @@ def _weight_grad(s: Sum) -> Product:
         g, line, k = at
         channel, *tap = _apart(f, line, _TAP, taps)
         n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
-        places, tests = _seen(f, place, tap, v.stride, v.dilation, [-p for p in v.padding], (v.h, v.w))
+        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
+        places, tests = _inside(f, seen, (v.h, v.w))
         return x.flat(n, g * cg + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
