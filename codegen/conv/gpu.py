@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
-from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower.context import Context, lowering
@@ -84,7 +84,7 @@ def _taps(t: Taps) -> Product:
         b, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = channel_and_tap(f, k)
-        first = [f.noted[f"i{axis.name}0"] for axis in axes] or [-p for p in t.padding]
+        first = [f.noted[f"i{axis.name}0"] for axis in axes] or [constant(-p) for p in t.padding]
         seen = [i * by + o + k * d for i, by, o, k, d in zip(place, t.stride, first, tap, t.dilation, strict=True)]
         places, tests = _inside(f, seen, t.image)
         return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests

@@ -52,10 +52,9 @@ class Lines(Plain):
 
     @classmethod
     def of(cls, p: Product, name: str, count: int, x: Operand) -> Lines:
-        plain, steady = plainly(x.strided, x.node), p.context.steady(x.node)
-        if plain is None:
-            return cls(name, count, lambda f: f.operand(x.node, x.where), None, x.batched, steady)
-        return cls(name, count, lambda f: f.plain(plain), plain.strides, x.batched, steady)
+        plain = plainly(x.strided, x.node)
+        return cls(name, count, lambda f: f.plain(plain) if plain else f.operand(x.node, x.where), plain.strides if plain else None,
+                   x.batched, p.context.steady(x.node))
 
     @property
     def along_k(self) -> bool:
