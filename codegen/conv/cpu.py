@@ -36,27 +36,23 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
     if group.anchor.fn.name == "conv2d_weight_grad":
         return weight_grad.kernels(sum_)
     t = Taps.of(sum_)
-    made = []
+    made: list[Kernel] = []
     u = units(t.out, t.dtype, t.target)
     shape = padded(t.v.groups * t.c, u, t.reach, t.stride)
     planes = in_place(t.x, u, t.reach, t.stride, t.padding)
     scratch = planes is None and (
         t.c * prod(shape[1:]) * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.v.n * t.v.groups >= 2 * t.target.cores)
     if planes is None and not scratch:
-        planes, kernel = pad(t.x, t.name, shape, t.stride, t.padding)
-        made.append(kernel)
-    weights = t.w.plain()
-    if weights is None:
-        weights, kernel = _copy_weights(t)
-        made.append(kernel)
+        planes = pad(made, t.x, t.name, shape, t.stride, t.padding)
+    weights = t.w.plain() or _copy_weights(made, t)
     return [*made, _direct(t, u, planes, weights, shape)]
 
 
-def _copy_weights(t: Taps) -> tuple[Read, Kernel]:
-    """The weights as a plain buffer of the compute dtype, and the kernel that computes them."""
+def _copy_weights(made: list[Kernel], t: Taps) -> Read:
+    """The weights as a plain buffer of the compute dtype; the kernel that computes them joins `made`."""
     inner = [Axis(name, n) for name, n in zip(("c", "ky", "kx"), t.w.sizes[2:], strict=True)]
     axes = Axis.of_items("g", t.v.groups, 1), Axis.of_items("o", t.o), *inner
-    return copied(t.w, f"{t.name}_weights", "weights", t.w.sizes, t.dtype, "The weights, computed once for all images.",
+    return copied(made, t.w, f"{t.name}_weights", "weights", t.w.sizes, t.dtype, "The weights, computed once for all images.",
                   f"weights of {t.name}", lambda f, to: Fill(axes, t.w.computed(f), to, t.dtype))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
-from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel, unravel
+from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower.context import Context, lowering
@@ -84,10 +84,8 @@ def _taps(t: Taps) -> Product:
         b, line, k = at
         n, *place = _apart(f, line, "nyx", pixels)
         channel, *tap = channel_and_tap(f, k)
-        if axes:
-            seen = [i + f.noted[f"i{a.name}0"] - k * a.dilation for i, k, a in zip(place, tap, axes, strict=True)]
-        else:
-            seen = [i * s + k * d - p for i, s, k, d, p in zip(place, t.stride, tap, t.dilation, t.padding, strict=True)]
+        first = [f.noted[f"i{axis.name}0"] for axis in axes] or [constant(-p) for p in t.padding]
+        seen = [i * by + o + k * d for i, by, o, k, d in zip(place, t.stride, first, tap, t.dilation, strict=True)]
         places, tests = _inside(f, seen, t.image)
         return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests
 

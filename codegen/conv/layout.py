@@ -107,25 +107,26 @@ def fill(f: Fused, x: Source, axes: Sequence[Axis], shape: Sequence[int], stride
     return Fill((*axes, y, phase, column), source, to, dtype, inside)
 
 
-def pad(x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> tuple[Read, Kernel]:
-    """The kernel that copies all channels into padded planes, and these."""
+def pad(made: list[Kernel], x: Source, name: str, shape: tuple[int, ...], stride: Pair, padding: Pair) -> Read:
+    """All channels in padded planes; the kernel that copies them there joins `made`."""
     n, dtype = x.sizes[0], computed_in(x.node.dtype)
     axes = Axis.of_items("n", n, 1), Axis.of_items("channel", shape[0])
     apart = f", columns {shape[2]} apart together." if shape[2] > 1 else "."
     about = f"Copies each channel to a zero-padded plane of {shape[1]} rows of {shape[2] * shape[3]}{apart}"
-    return copied(x, f"{name}_pad", "padded", (n, *shape), dtype, about, f"pads the input of {name}",
+    return copied(made, x, f"{name}_pad", "padded", (n, *shape), dtype, about, f"pads the input of {name}",
                   lambda f, to: fill(f, x, axes, shape, stride, padding, to, dtype))
 
 
 def copied(
-    x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str,
+    made: list[Kernel], x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str,
     filled: Callable[[Fused, ElementAt], Fill]
-) -> tuple[Read, Kernel]:
-    """An array of `shape` between two kernels that is made of `x`, and the kernel that makes it: one for each index of some axes."""
+) -> Read:
+    """An array of `shape` between two kernels that is made of `x`. The kernel that makes it, an item for each index of some axes, joins
+    `made`."""
     temp = Temp(f"{entry}_{called}", x.group.anchor, prod(shape), dtype)
     f = Fused(x.group, x.context, index_type(temp.size))
     step = filled(f, f.scratch(temp, called, "out", shape))
     axes = tuple([axis for axis in step.axes if axis.digits and axis.digits[0].held is Held.GLOBAL])
     moved = (temp.size + prod(x.sizes)) * dtype.itemsize
-    kernel = f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note)
-    return (lambda f: f.scratch(temp, called, "const", shape)), kernel
+    made.append(f.kernel(Program(axes, ALONE, (step,)), entry, about, 0, moved, note))
+    return lambda f: f.scratch(temp, called, "const", shape)

@@ -51,16 +51,11 @@ def kernels(of: Sum) -> list[Kernel]:
     """The kernels of the gradient by the weights, in launch order."""
     v = of.v
     p = Gradient(of.group, of.context, of.name, v, units((v.oh, v.ow), of.dtype, of.target))
-    u, made = p.u, []
+    u, made = p.u, list[Kernel]()
     x, gy = map(p.source, p.group.anchor.operands)
-    planes = in_place(x, u, v.reach, v.stride, v.padding)
-    if planes is None:
-        planes, kernel = pad(x, p.name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
-        made.append(kernel)
-    rows_of = gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None
-    if rows_of is None:
-        rows_of, kernel = _in_rows(p, gy)
-        made.append(kernel)
+    planes = in_place(x, u, v.reach, v.stride, v.padding) or pad(
+        made, x, p.name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
+    rows_of = (gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None) or _in_rows(made, p, gy)
     block = _block(v)
     taps, channels = prod(block), v.o // v.groups
     rows = max(1, min(8, channels, (p.target.registers - 1 - taps) // taps))
@@ -85,8 +80,8 @@ def _block(v: Window) -> tuple[int, int, int]:
     return 1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1
 
 
-def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
-    """A copy of gy in rows as units read them, with zeros where a unit runs over the edge, and the kernel that makes it."""
+def _in_rows(made: list[Kernel], p: Gradient, gy: Source) -> Read:
+    """A copy of gy in rows as units read them, with zeros where a unit runs over the edge. The kernel that makes it joins `made`."""
     n, o, *_ = gy.sizes
     axes = Axis.of_items("n", n, 1), Axis.of_items("o", o), Axis("y", p.u.covered[0]), Axis("x", p.u.covered[1])
 
@@ -94,7 +89,7 @@ def _in_rows(p: Gradient, gy: Source) -> tuple[Read, Kernel]:
         return range(gy.sizes[axes.index(axis)])
 
     about = f"Copies each channel of the gradient to {p.u.covered[0]} rows of {p.u.covered[1]}, zero beyond the edges."
-    return copied(gy, f"{p.name}_rows", "rows", (n, o, *p.u.covered), p.dtype, about, f"lays out the gradient for {p.name}",
+    return copied(made, gy, f"{p.name}_rows", "rows", (n, o, *p.u.covered), p.dtype, about, f"lays out the gradient for {p.name}",
                   lambda f, to: Fill(axes, gy.computed(f), to, p.dtype, inside))
 
 

@@ -295,8 +295,11 @@ class Writer:
         """The same as an index, which of one is 0."""
         return self.item(name, count, axis, of, "int" if of == "local" else "").index if count > 1 else ZERO
 
-    def assign(self, to: Local | Var | Pointer, value_: Operand, node: Node | None = None) -> None:
-        self.add(Assign(to, value(value_, to if isinstance(to, Local) else 0), node))
+    def assign(self, to: Local | Var | Pointer | Access, value_: Operand, node: Node | None = None) -> None:
+        if isinstance(to, Access):
+            self.store(to, value(value_), node)
+        else:
+            self.add(Assign(to, value(value_, to if isinstance(to, Local) else 0), node))
 
     def update(self, of: Local | Var | Access, sign: str, value_: Operand, node: Node | None = None) -> None:
         """`of sign= value_`."""

@@ -24,11 +24,12 @@ from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.blocks import Blocks, Lines, Mask, Part, Side, Tile
-from tracegrad.codegen.tile.group_blocks import GroupBlocks
-from tracegrad.codegen.tile.item_blocks import ItemBlocks
+from tracegrad.codegen.tile.blocks import Lines, Mask, Side, Tile
+from tracegrad.codegen.tile.group_blocks import GroupBlocks, GroupPart
+from tracegrad.codegen.tile.item_blocks import ItemBlocks, ItemPart
 from tracegrad.support.tuning import tuning
 
+Blocks = ItemBlocks | GroupBlocks               # what the program is written with, see tile/blocks.py
 _EXP, _EXP_NONPOSITIVE, _LOG = (f"{name}({{}})".format for name in ("exp", "exp_nonpositive", "log"))
 
 
@@ -94,7 +95,7 @@ class Attention(KernelBuilder):
 
     # -- masks and rows' numbers
 
-    def masked(self, t: Blocks, scores: Part, masks: Sequence[Tile]) -> None:
+    def masked(self, t: Blocks, scores: ItemPart | GroupPart, masks: Sequence[Tile]) -> None:
         """Scores with their masks."""
         def filled(score: Expression, *found: Expression) -> Expression:
             for mask, x in zip(self.masks, found, strict=True):

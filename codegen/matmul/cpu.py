@@ -52,10 +52,9 @@ class Lines(Plain):
 
     @classmethod
     def of(cls, p: Product, name: str, count: int, x: Operand) -> Lines:
-        plain, steady = plainly(x.strided, x.node), p.context.steady(x.node)
-        if plain is None:
-            return cls(name, count, lambda f: f.operand(x.node, x.where), None, x.batched, steady)
-        return cls(name, count, lambda f: f.plain(plain), plain.strides, x.batched, steady)
+        plain = plainly(x.strided, x.node)
+        return cls(name, count, lambda f: f.plain(plain) if plain else f.operand(x.node, x.where), plain.strides if plain else None,
+                   x.batched, p.context.steady(x.node))
 
     @property
     def along_k(self) -> bool:
@@ -84,16 +83,16 @@ def lower_product(group: Group, context: Context) -> list[Kernel]:
     """The kernels, in launch order."""
     p = Product.of(group, context)
     x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b))
-    width = lanes(p.dtype, p.target)
+    width, made = lanes(p.dtype, p.target), list[Kernel]()
     turned = replace(x, a=x.b, b=x.a, swapped=True)
     if p.n == 1 and p.m > 1 and x.a.along_k and p.k >= width:
         if x.b.along_k:
             return _split(turned, _dots)
-        packed, kernel = _pack(x, x.b, 1)
-        return [kernel, *_split(replace(turned, a=packed), _dots)]
+        turned = replace(turned, a=_pack(made, x, x.b, 1))
+        return [*made, *_split(turned, _dots)]
     if 1 < p.n < width and p.m > p.n and x.a.along_k and not x.b.along_k and p.k >= 4 * width:
-        packed, kernel = _pack(x, x.b, 1)                 # few columns are soon packed, all rows are not
-        return [kernel, *_split(replace(x, b=packed), _dots)]
+        x = replace(x, b=_pack(made, x, x.b, 1))          # few columns are soon packed, all rows are not
+        return [*made, *_split(x, _dots)]
     if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
         return _split(x, _dots)
     return _split(turned if p.n < width and p.m > p.n else x, _tiles)
@@ -162,8 +161,8 @@ def _total(p: Product, parts: int) -> Kernel:
 # ---- packing -----------------------------------------------------------------------------------------------------------------
 
 
-def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
-    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest), and the kernel that does it.
+def _pack(made: list[Kernel], x: Problem, lines: Lines, panel: int) -> Lines:
+    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest): the kernel that does it joins `made`.
 
     Of panels of one line the lines lie along k, one behind the other.
     """
@@ -192,7 +191,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
     size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
-    kernel = f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note)
+    made.append(f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note))
 
     def packed(f: Fused) -> ElementAt:
         found = f.scratch(temp, name, "const", shape)
@@ -203,7 +202,7 @@ def _pack(x: Problem, lines: Lines, panel: int) -> tuple[Lines, Kernel]:
 
         return place
 
-    return replace(lines, source=packed, strides=(0, p.k, 1), panels=panel > 1), kernel
+    return replace(lines, source=packed, strides=(0, p.k, 1), panels=panel > 1)
 
 
 def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
@@ -296,13 +295,11 @@ def _tiles(x: Problem, parts: int) -> list[Kernel]:
     large = k * x.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and x.m >= 10 * rows
     depth = _depth(p, rows, columns) if large and parts == 1 else 0
     huge = not depth and k * x.m * p.dtype.itemsize > 16 * p.target.l2_bytes
-    packed = []
+    packed = list[Kernel]()
     if a.strides is None or (large and (huge or a.strides[2] != 1)):
-        a, kernel = _pack(x, a, rows)
-        packed.append(kernel)
+        a = _pack(packed, x, a, rows)
     if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (b.steady and x.n > columns):
-        b, kernel = _pack(x, b, columns)
-        packed.append(kernel)
+        b = _pack(packed, x, b, columns)
     high, wide = _block(x, parts, rows, columns, depth)
     return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
 

@@ -73,7 +73,9 @@ def lower_product(group: Group, context: Context) -> list[Kernel]:
 def kernels(p: Product) -> list[Kernel]:
     """The kernels, in launch order."""
     layout = layout_of(p)
-    parts = max(_parts(p, layout), ceil_div(p.k, _most(layout)))
+    # A work-item adds up at most what two levels of accumulators take. (Matrix instructions round as they do.)
+    most = tuning().product_steps * tuning().product_blocks * layout.k.held(Held.ITEM) if layout.by is None else p.k
+    parts = max(_parts(p, layout), ceil_div(p.k, most))
     parts = ceil_div(p.k, _length(p, layout, parts))                         # none of them is empty
     return [_product(p, layout, parts), *([_total(p, parts)] if parts > 1 else [])]
 
@@ -111,11 +113,6 @@ def _core_time(each: int, groups: int, cores: int, items: float, flops: float) -
     those that keep a core busy.
     """
     return flops * cores * each / groups / min(1.0, each * items) / _BALANCE
-
-
-def _most(layout: Layout) -> int:
-    """How much of k a work-item adds up at most: what two levels of accumulators take. (Matrix instructions round as they do.)"""
-    return tuning().product_steps * tuning().product_blocks * layout.k.held(Held.ITEM) if layout.by is None else 1 << 40
 
 
 def _length(p: Product, layout: Layout, parts: int) -> int:

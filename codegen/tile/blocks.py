@@ -1,15 +1,31 @@
 """What a program over blocks of rows and keys is written with: attention and its gradient. Start at `Blocks`.
 
-Such a program loads blocks of lines, multiplies two of them (`dot`), maps the elements of that product, reduces them along each row, and
-adds products of it to sums (`add`). It is written once (`codegen/lower/attention.py`) and lowered twice: `ItemBlocks` makes vectors and
-arrays of a work-item of it, for CPUs; `GroupBlocks` makes registers and local memory of a work-group of it, for GPUs.
+Such a program (`codegen/lower/attention.py`) is written once and lowered twice: `ItemBlocks` makes vectors and arrays of a work-item of it,
+for CPUs; `GroupBlocks` makes registers and local memory of a work-group of it, for GPUs. Both have, and mypy holds them to what is used:
+
+- `start()`: tells the work-item's numbers; `launch()`: how many work-items there are, and of a group
+- `with own_blocks()`: for each block of own lines that a work-item or work-group does; `with other_blocks()`: for each block of the others,
+  as far as the own lines see them
+- `load(name, source, side, size, factor)`: the block's lines of that side, each of `size`, times a factor
+- `mask(mask)`: that of the block's rows and keys: tests whether scores are kept, or what is added to them
+- `row_numbers(name, source, start)`: a number of each row, from an array that begins at `start`; `row_dot(name, a, b, size)`: the products
+  of the own lines, rows of `size`, of two arrays; `number(x)`: one that is as wide as what is mapped
+- `compute(name, f, *given)`: a number of each own line, f of those given; `change(tile, f, *given)`: the same, of a tile that is there
+- `product(name)`: room for a product of a block of own lines and one of others; `dot(to, own, other)`: to = own times the transposed
+  other, in parts, each of which is changed before it is kept; `elements(of)`: a product that is there, in parts
+- of a part, which is some lines of a product in registers: `map(f, *given)`: each element becomes f of it and of what is given at its
+  place; `unseen(value)`: elements of no row or key, and those of keys that a row does not see, become that; `row_max(largest)`: a row's
+  number becomes the largest of it and the row's elements, but NaN; `row_sum(total)`: they are added to it, to the work-item's share of it
+- `totals(total)`: what `row_sum` made: the shares of all work-items put together
+- `sum(name, side, size, buffer, start)`: lines that are 0: own ones of a block, or others, which are asked for in front of `own_blocks`
+- `add(to, weights, values, shrink)`: to += weights times values, which are lines of the other side than `to`, which is first `shrink` times
+  itself; `store(of, f, *given)`: writes own lines where they belong, f of each element and of what is given for its line
+- `store_numbers(to, starts, values, once)`: writes numbers of own lines to arrays that begin at `starts`; once: all parts have the same
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index
@@ -80,27 +96,7 @@ class Sum(NamedTuple):
     array: Array | None
 
 
-class Part(ABC):
-    """Some lines of a product, in registers."""
-
-    @abstractmethod
-    def map(self, f: Map, *given: Tile) -> None:
-        """Each element becomes f of it and of what is given at its place."""
-
-    @abstractmethod
-    def unseen(self, value: float) -> None:
-        """Elements of no row or key, and those of keys that a row does not see, become that."""
-
-    @abstractmethod
-    def row_max(self, largest: Tile) -> None:
-        """A row's number becomes the largest of it and the row's elements; NaN is left out."""
-
-    @abstractmethod
-    def row_sum(self, total: Tile) -> None:
-        """A row's elements are added to its number: to the work-item's share of it, see `Blocks.totals`."""
-
-
-class Blocks(ABC):
+class Blocks:
     """One kernel while it is written. own: the lines that a block has results of; other: those that it goes over, in blocks.
 
     parts: ranges that the others are cut in, each of which makes a result. apart: of very many others a block's sum is made first and then
@@ -134,85 +130,3 @@ class Blocks(ABC):
     def line_start(self, side: Side, line: Index, size: int, start: int) -> Index:
         """Where a line of a head's begins in an array of results of all parts, which is at `start`."""
         return ((self.part * self.heads + self.head) * side.count + line) * size + start
-
-    @abstractmethod
-    def number(self, x: float) -> Expression:
-        """A number, as wide as what is mapped."""
-
-    # -- the order of blocks
-
-    @abstractmethod
-    def start(self) -> None:
-        """Tell the work-item's numbers."""
-
-    @abstractmethod
-    def own_blocks(self) -> AbstractContextManager[None]:
-        """For each block of own lines that the kernel's work-item or work-group does."""
-
-    @abstractmethod
-    def other_blocks(self) -> AbstractContextManager[None]:
-        """For each block of the others, as far as the own lines see them."""
-
-    @abstractmethod
-    def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How many work-items there are, and of a group."""
-
-    # -- tiles
-
-    @abstractmethod
-    def load(self, name: str, source: Buffer, side: Side, size: int, factor: float | None = None) -> Lines:
-        """The block's lines of that side, each of `size`, times a factor."""
-
-    @abstractmethod
-    def mask(self, mask: Mask) -> Tile:
-        """The mask of the block's rows and keys: tests whether scores are kept, or what is added to them."""
-
-    @abstractmethod
-    def row_numbers(self, name: str, source: Buffer, start: int) -> Tile:
-        """A number of each row, from an array that begins at `start`."""
-
-    @abstractmethod
-    def row_dot(self, name: str, a: Buffer, b: Buffer, size: int) -> Tile:
-        """The products of the own lines, rows of `size`, of two arrays."""
-
-    @abstractmethod
-    def compute(self, name: str, f: Map, *given: Tile) -> Tile:
-        """A number of each own line: f of those given."""
-
-    @abstractmethod
-    def change(self, tile: Tile, f: Map, *given: Tile) -> None:
-        """The same, of a tile that is there."""
-
-    @abstractmethod
-    def product(self, name: str) -> Tile:
-        """Room for a product of a block of own lines and one of others."""
-
-    @abstractmethod
-    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[Part]:
-        """to = own times the transposed other: in parts, each of which is changed before it is kept."""
-
-    @abstractmethod
-    def elements(self, of: Tile) -> Iterator[Part]:
-        """A product that is there, in parts."""
-
-    @abstractmethod
-    def totals(self, total: Tile) -> None:
-        """What `row_sum` made: the shares of all work-items put together."""
-
-    # -- sums
-
-    @abstractmethod
-    def sum(self, name: str, side: Side, size: int, buffer: Buffer, start: int) -> Sum:
-        """Lines that are 0: own ones of a block, or others, which are asked for in front of `own_blocks`."""
-
-    @abstractmethod
-    def add(self, to: Sum, weights: Tile, values: Lines, shrink: Tile | None = None) -> None:
-        """to += weights times values, which are lines of the other side than `to`. shrink: `to` is first that much of itself."""
-
-    @abstractmethod
-    def store(self, of: Sum, f: Map | None = None, *given: Tile) -> None:
-        """Write own lines where they belong: f of each element and of what is given for its line."""
-
-    @abstractmethod
-    def store_numbers(self, to: Buffer, starts: list[int], values: list[Tile], once: bool = False) -> None:
-        """Write numbers of own lines to arrays that begin at `starts`. once: all parts have the same ones, and only one does."""

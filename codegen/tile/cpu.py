@@ -22,7 +22,7 @@ from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clippe
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.codegen.tile.registers import Places, added, held, joined, offsets_of, read, rest, rows_of, start_of
+from tracegrad.codegen.tile.registers import added, held, joined, numbered, offsets_of, read, rest, rows_of, start_of
 from tracegrad.codegen.tile.stores_cpu import Piece, Stored
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -30,15 +30,19 @@ from tracegrad.support.tuning import tuning
 
 def written(w: Writer, program: Program) -> None:
     """Writes the program's statements."""
-    _Tiles(w, program).run()
+    Tiles(w, program).run()
 
 
-class _Tiles(Places):
+class Tiles:
     """One kernel while it is written."""
 
     def __init__(self, w: Writer, program: Program) -> None:
-        super().__init__(w, [axis for step in program.steps if isinstance(step, Store) for axis in step.tile.axes if axis.of is not None])
-        self.program = program
+        self.w, self.program = w, program
+        self.numbered = [axis for step in program.steps if isinstance(step, Store) for axis in step.tile.axes if axis.of is not None]
+        self.items: dict[Axis, Index] = {}                   # the numbers of work-items
+        self.numbers: dict[Axis, Index] = {}                 # of the tile along each axis,
+        self.starts: dict[Axis, Index] = {}                  # and where it begins
+        self.open: dict[Axis, Index] = {}                    # the indices of the loops that are open
         self.lasts: dict[Axis, Index] = {}                   # where the tiles of an item end, along an axis
         self.counts: dict[Axis, Index] = {}                  # how many of an axis there are, if not always all
         self.fresh: dict[Axis, range] = {}                   # along open loops, the lanes that were not added up before, if not all
@@ -60,12 +64,8 @@ class _Tiles(Places):
         loop = next((step for step in self.program.steps if isinstance(step, Loop)), None)
         part = ZERO, ZERO
         with ExitStack() as inside:
-            if loop is not None and loop.depth:
-                first = Var(f"{loop.axis.name}0", loop.axis.size)
-                inside.enter_context(self.w.loop(first, 0, loop.axis.size, loop.depth))
-                part = first.index, self.end(loop, first.index, loop.depth)
-            elif loop is not None:
-                part = self.part(loop)
+            if loop is not None:
+                part = self.part(loop, inside)
             self.count(axes)
             for axis in self.program.axes:
                 if axis not in axes:
@@ -129,6 +129,44 @@ class _Tiles(Places):
         for offset in range(size):
             self.begin(axis, offset, str(offset) if size > 1 else "")
 
+    # -- where tiles are
+
+    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
+        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
+        for a in self.numbered:
+            if a.of is not None and a.of[0] is axis:
+                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, a.registers)
+                self.numbers[numbered(a, offset)] = number
+                lanes = 1 if a.apart else a.lanes
+                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, a.registers, number, lanes)
+
+    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
+        """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
+        if axis.of is not None:
+            axis = numbered(axis, number)
+        return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
+
+    def number(self, axis: Axis) -> Index:
+        return self.numbers.get(axis, self.items.get(axis, ZERO))
+
+    @contextmanager
+    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
+        """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
+        start = self.at(axis, 0, number)
+        tile = self.number(axis if axis.of is None else numbered(axis, number))
+        if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
+            test = Infix("<", self.w.at(start), axis.size - axis.registers)
+        else:
+            test = Infix("==", self.w.at(start), self.w.at(tile * axis.registers))
+        with self.w.otherwise() if otherwise else self.w.branch(test):
+            self.bind_starts()
+            yield
+
+    def bind_starts(self) -> None:
+        for start in self.starts.values():
+            for var in start.vars:
+                self.w.bind(var)
+
     # -- arrays that are filled
 
     def fill(self, step: Fill, at: tuple[Index, ...], zeros: bool = False) -> None:
@@ -143,31 +181,16 @@ class _Tiles(Places):
                 self.fill(step, (*at, x), zeros)
             return
         inside = range(axis.size) if zeros or step.inside is None else step.inside(axis, at)
-        last = len(at) == len(step.axes) - 1
-        if last or len(inside) in (0, axis.size):
-            parts = (range(inside.start), inside, range(inside.stop, axis.size)) if len(inside) else (range(axis.size),)
-            for part in parts:
-                self.filled(step, at, part, zeros or part is not inside)
-            return
-        var = Var(axis.name, axis.size)
-        with self.w.loop(var, 0, axis.size):
-            tests = [Infix(">=", self.w.at(var), inside.start)] * (inside.start > 0)
-            tests += [Infix("<", self.w.at(var), inside.stop)] * (inside.stop < axis.size)
-            test = tests[0] if len(tests) == 1 else Infix("&&", *tests)
-            for branch, outside in (self.w.branch(test), False), (self.w.otherwise(), True):
-                with branch, self.w.scope():
-                    self.w.bind(var)
-                    self.fill(step, (*at, var.index), outside)
-
-    def filled(self, step: Fill, at: tuple[Index, ...], part: range, zeros: bool) -> None:
-        """A part of an axis: a loop, if it is not one element."""
-        if len(part) == 1:
-            self.fill(step, (*at, constant(part.start)), zeros)
-        elif part:
-            with self.w.scope():
-                var = Var(step.axes[len(at)].name, part.stop)
-                with self.w.loop(var, part.start, part.stop):
-                    self.fill(step, (*at, var.index), zeros)
+        parts = (range(inside.start), inside, range(inside.stop, axis.size)) if len(inside) else (range(axis.size),)
+        for part in parts:
+            outside = zeros or part is not inside
+            if len(part) == 1:
+                self.fill(step, (*at, constant(part.start)), outside)
+            elif part:
+                with self.w.scope():
+                    var = Var(axis.name, part.stop)
+                    with self.w.loop(var, part.start, part.stop):
+                        self.fill(step, (*at, var.index), outside)
 
     # -- registers
 
@@ -186,16 +209,18 @@ class _Tiles(Places):
 
     # -- loops
 
-    def part(self, loop: Loop) -> tuple[Index, Index]:
-        """Where an item's part of the loop begins and ends."""
-        if loop.part is None:
-            return ZERO, constant(loop.axis.size)
-        first = self.w.indexed(f"{loop.axis.name}0", self.at(loop.part) * loop.length)
-        return first, self.end(loop, first, loop.length)
-
-    def end(self, loop: Loop, first: Index, length: int) -> Index:
-        size = loop.axis.size
-        return self.w.bounded_by(f"{loop.axis.name}1", size, clipped(first + length, size, length))
+    def part(self, loop: Loop, inside: ExitStack) -> tuple[Index, Index]:
+        """Where an item's part of the loop begins and ends, or, in a loop over these, a block of `depth`."""
+        name, size, length = loop.axis.name, loop.axis.size, loop.depth or loop.length
+        if loop.depth:
+            block = Var(f"{name}0", size)
+            inside.enter_context(self.w.loop(block, 0, size, length))
+            first = block.index
+        elif loop.part is not None:
+            first = self.w.indexed(f"{name}0", self.at(loop.part) * length)
+        else:
+            return ZERO, constant(size)
+        return first, self.w.bounded_by(f"{name}1", size, clipped(first + length, size, length))
 
     def nest(self, loop: Loop, first: Index, last: Index) -> None:
         """A loop, and those in it: no accumulator takes many terms. What it has of a block of a loop is added to one that is of the level

@@ -7,22 +7,25 @@ step. All that is written are statements: what a tile is loaded from and stored 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, unravel
+from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Literal, Local, Operand, Splat, combined
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
-from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Declare, clipped
+from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, BoundLike, Declare, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.item_registers import ItemRegisters, Registers
-from tracegrad.codegen.tile.program import Axis, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.support.dtypes import DType
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Element, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
+from tracegrad.support.dtypes import DType, dtype_kind
+from tracegrad.support.tuning import tuning
 
 VECTOR = 4                    # registers side by side that are read from local memory together
 CHUNK = 16                    # bytes that are fetched together
 PAD = 4                       # elements behind a line of a staged tile, so that the lines' beginnings are in different banks
+FEW = 16                      # registers of a tile, at most, that leave room for as many more to which they are added now and then
+Registers = Mapping[tuple[Axis, int], Index]
 
 
 def staged_bytes(block: int, depth: int, dtype: DType) -> int:
@@ -30,12 +33,21 @@ def staged_bytes(block: int, depth: int, dtype: DType) -> int:
     return 2 * depth * (block + PAD) * dtype.itemsize
 
 
-class Items(ItemRegisters):
+def levels(steps: int, dtype: DType) -> list[int]:
+    """The lengths of the blocks of a loop of so many steps, the longest first: no accumulator takes many terms. None of a short one."""
+    found, length = list[int](), tuning().product_steps
+    while dtype_kind(dtype) == "f" and steps > length:
+        found.insert(0, length)
+        length *= tuning().product_blocks
+    return found
+
+
+class Items:
     """One kernel while it is written. fixed: the indices along axes that have no registers; tested: those that are known to be inside."""
 
     def __init__(self, w: Writer, program: Program) -> None:
-        super().__init__(w)
-        self.program = program
+        self.w, self.program = w, program
+        self.registers: dict[Tile, Array | Expression] = {}  # of tiles of which an item has elements in registers
         self.numbers: dict[tuple[Axis, int], Index] = {}     # the digits that are numbers of groups and items
         self.fixed: dict[Axis, Index] = {}
         self.tested: set[Axis] = set()
@@ -114,9 +126,92 @@ class Items(ItemRegisters):
         return [Infix("<", self.w.at(x), limits.get(axis, axis.size)) for axis, x in zip(axes, at, strict=True)
                 if axis not in self.tested and (axis in limits or x.hi >= axis.size)]
 
-    def counted(self, var: Var, unrolled: bool = True) -> AbstractContextManager[object]:
-        """`with`: for all values of it. unrolled: the compiler is asked to write them out."""
-        return self.w.loop(var, 0, var.hi + 1, unrolled=unrolled) if var.hi else self.w.block(Block("{"))
+    @contextmanager
+    def counted(self, *loops: tuple[str, int], unrolled: int = 8) -> Iterator[list[Index]]:
+        """`with`: loops, one in the other, of so many iterations; the compiler is asked to write out the innermost `unrolled` of them."""
+        with self.w.scope(), ExitStack() as inside:
+            found = [Var(name, count) for name, count in loops]
+            for left, var in zip(reversed(range(len(loops))), found, strict=True):
+                inside.enter_context(self.w.loop(var, 0, var.hi + 1, unrolled=left < unrolled) if var.hi else self.w.block(Block("{")))
+            yield [var.index for var in found]
+
+    # -- registers: arrays whose indices are known where they are written out
+
+    @contextmanager
+    def spread(self, axes: Sequence[Axis]) -> Iterator[dict[tuple[Axis, int], Index]]:
+        """Loops over the registers along these axes. Asked to be unrolled: what is indexed by a number that is known is in a register."""
+        digits = {(axis, n): d.count for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER and d.count > 1}
+        with self.w.unrolled(**{f"{axis.name}{n}": count for (axis, n), count in digits.items()}) as found:
+            yield dict(zip(digits, found, strict=True))
+
+    def register(self, axes: Sequence[Axis], registers: Registers) -> Index:
+        """The number of a register of a tile."""
+        digits = [(axis, n) for axis in axes for n, d in enumerate(axis.digits) if d.held is Held.REGISTER]
+        return ravel([registers.get(d, ZERO) for d in digits], [axis.digits[n].count for axis, n in digits])
+
+    def held(self, tile: Tile, name: str, axes: Sequence[Axis]) -> Array:
+        """Registers for the elements along these axes."""
+        return self.w.array(name, ctype(tile.dtype), prod(axis.registers for axis in axes))
+
+    def value(self, tile: Tile, registers: Registers, without: Axis | None = None, held: Array | Expression | None = None) -> Expression:
+        """An element of the tile, of which an item has those in `held`."""
+        held = self.registers[tile] if held is None else held
+        if isinstance(held, Expression):
+            return held
+        axes = [axis for axis in tile.axes if axis is not without]
+        return Read(Access(held, self.register(axes, registers)), tile.dtype)
+
+    def zeros(self, tile: Tile, name: str) -> Array | Expression:
+        """Registers for a tile, that are 0."""
+        if prod(axis.registers for axis in tile.axes) == 1:
+            return self.w.let(name, Literal(0, tile.dtype), changes=True)
+        array = self.held(tile, name, tile.axes)
+        array.zeros = True
+        return array
+
+    def accumulate(self, step: Dot | Add, axis: Axis) -> None:
+        """into += a * b, or x, for all registers of the tile."""
+        into = self.registers[step.into]
+        with self.spread(step.into.axes) as registers:
+            if isinstance(step, Dot):
+                value: Expression = Infix("*", self.value(step.a, registers, axis), self.value(step.b, registers, axis))
+            else:
+                value = self.value(step.x, registers, axis)
+            self.w.update(self.slot(into, step.into, registers), "+", value)
+
+    def slot(self, held: Array | Expression, tile: Tile, registers: Registers) -> Access | Local:
+        """Where a tile's registers have one of it."""
+        if isinstance(held, Array):
+            return Access(held, self.register(tile.axes, registers))
+        assert isinstance(held, Local)
+        return held
+
+    @contextmanager
+    def in_levels(self, axis: Axis, into: Tile, steps: int, first: Index, last: Index, size: int, unit: int, each: int = 1
+                  ) -> Iterator[tuple[Index, BoundLike]]:
+        """Loops over blocks of an axis, `unit` of it counted as one: each adds what its accumulators have to those of the level above.
+
+        steps: the terms that an accumulator would take without them; each: how many units an iteration takes. Given are where the loop for
+        one accumulator begins and ends. In the end `into` has what the highest level has.
+        """
+        lengths, below = levels(steps, into.dtype), self.registers[into]
+        totals = [self.zeros(into, f"{into.name}_sum") for _ in lengths]
+        for total in totals:
+            if isinstance(total, Array):
+                total.spilled = total.size > FEW
+        blocks = [(ceil_div(length, unit) * each, partial(self.flush, into, total, of))
+                  for length, total, of in zip(lengths, totals, [*totals, below][1:], strict=True)]
+        with ExitStack() as inside:
+            yield self.w.in_blocks(inside, f"{axis.name}_sum", f"{axis.name}_end", blocks, first, last, size)
+        if totals:
+            with self.spread(into.axes) as registers:
+                self.w.assign(self.slot(below, into, registers), self.value(into, registers, held=totals[0]))
+
+    def flush(self, tile: Tile, total: Array | Expression, below: Array | Expression) -> None:
+        """A block ends: its accumulators are added to those above, and start anew."""
+        with self.spread(tile.axes) as registers:
+            self.w.update(self.slot(total, tile, registers), "+", self.value(tile, registers, held=below))
+            self.w.assign(self.slot(below, tile, registers), Literal(0, tile.dtype))
 
     # -- elements
 
@@ -265,16 +360,13 @@ class Items(ItemRegisters):
         """
         line, items = self.line(load.tile, axis).block, prod(self.program.local)
         total = line * axis.block // together
-        with self.w.scope(), ExitStack() as inside:
-            at = Var("at", ceil_div(total, items))
-            inside.enter_context(self.counted(at))
-            unit = self.w.indexed("unit", at.index * items + self.unit)
-            if total % items:
-                inside.enter_context(self.test([Infix("<", self.w.at(unit), total)]))
-                unit = bounded(unit, 0, total)
+        with self.counted(("at", ceil_div(total, items))) as (at,):
+            unit = self.w.indexed("unit", at * items + self.unit)
             inner = (line if load.across else axis.block) // together
-            found = unit % inner * together, unit // inner
-            yield at.index, *(found[::-1] if load.across else found)
+            with self.test([Infix("<", self.w.at(unit), total)] if total % items else []):
+                unit = bounded(unit, 0, total)
+                found = unit % inner * together, unit // inner
+                yield at, *(found[::-1] if load.across else found)
 
     def fetch(self, load: Load, loop: Loop, step: Index, limits: Mapping[Axis, Operand], to: Array) -> None:
         """An item's share of the block at a step, to its registers. Of elements that are fetched together all are there, or none."""

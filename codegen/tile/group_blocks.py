@@ -16,14 +16,14 @@ from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Lanes, Lo
 from tracegrad.codegen.kernel.ir.statements import Access, Allocate, Array, Block, Bound, Buffer
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Part, Place, Side, Sum, Tile
+from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Place, Side, Sum, Tile
 from tracegrad.support.dtypes import DType
 
 OTHERS = 4                    # lines of the others that an item has: a vector
 PAD = 4                       # elements behind a line in local memory, so that the lines' beginnings are in different banks
 
 
-class _Part(Part):
+class GroupPart:
     """The whole product: an item has `rows` own lines of it by four others."""
 
     def __init__(self, t: GroupBlocks, array: Array) -> None:
@@ -292,7 +292,7 @@ class GroupBlocks(Blocks):
         array = self.registers(name, self.lines * OTHERS)
         return Tile(lambda place: self.at(array, place.own * OTHERS + place.other), array)
 
-    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[Part]:
+    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[GroupPart]:
         """[r * 4 + n]: the products of own lines and the others."""
         pitch, array = self.pitch(own.size), array_of(to)
         assert isinstance(own.memory, Array)
@@ -309,7 +309,7 @@ class GroupBlocks(Blocks):
             with self.each(r=self.lines, n=OTHERS) as (r, n):
                 for lane in range(OTHERS):
                     self.update(array, r * OTHERS + n, "+", Infix("*", Lanes(self.at(a, r), lane), Lanes(self.at(b, n), lane)))
-        yield _Part(self, array)
+        yield GroupPart(self, array)
 
     def arrived(self) -> None:
         """All items see what was put into local memory."""
@@ -317,8 +317,8 @@ class GroupBlocks(Blocks):
             self.w.barrier()
         self.loaded = False
 
-    def elements(self, of: Tile) -> Iterator[Part]:
-        yield _Part(self, array_of(of))
+    def elements(self, of: Tile) -> Iterator[GroupPart]:
+        yield GroupPart(self, array_of(of))
 
     # -- sums
 

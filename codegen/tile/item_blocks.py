@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir.expressions import At, Expression, Infix, Load,
 from tracegrad.codegen.kernel.ir.statements import Access, Array, Block, Bound, Buffer, clipped_at
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype, lanes, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Part, Place, Side, Sum, Tile
+from tracegrad.codegen.tile.blocks import Blocks, Lines, Map, Mask, Place, Side, Sum, Tile
 from tracegrad.support.dtypes import DType, int32, int64
 
 Limit = tuple[Index, int]                     # this and the number of a line together are less than that
@@ -24,7 +24,7 @@ Columns = tuple[int, Callable[[Index], Expression]]          # lanes, and what t
 VECTORS = 2                                   # of a block's columns
 
 
-class _Part(Part):
+class ItemPart:
     """A tile of variables: lines from `line` on by vectors of columns."""
 
     def __init__(self, t: ItemBlocks, line: Index, values: list[list[Local]]) -> None:
@@ -212,13 +212,13 @@ class ItemBlocks(Blocks):
     def tile(self, array: Array) -> Tile:
         return Tile(lambda place: self.read(array, place.other, place.own.constant), array)
 
-    def gather(self, block: Array, lines: Index, source: Callable[[Index], Callable[[Index], Expression]], limits: Sequence[Limit] = ()
-               ) -> None:
-        """The block is what `source` has, of the number of a column, of that of a line."""
+    def gather(self, block: Array, lines: Index, source: Callable[[Index, Index], Expression], limits: Sequence[Limit] = (),
+               rows: bool = True) -> None:
+        """The block is what `source` has, of a row (of 0, if it is not of rows) and of the number of a line."""
         with self.w.scope(), self.counted("i", constant(self.own_lines)) as i:
-            found = source(i)
+            row = self.row(i) if rows else ZERO
             with self.counted("e", lines, limits=limits) as e:
-                self.w.store(Access(block, e * self.own_lines + i), found(e))
+                self.w.store(Access(block, e * self.own_lines + i), source(row, e))
 
     def scatter(self, block: Array, lines: int, to: Buffer, start: int) -> None:
         """The block's columns go to their rows of `lines` elements."""
@@ -231,34 +231,25 @@ class ItemBlocks(Blocks):
         if side is self.other:
             start = (self.head // side.shared * side.count + self.other_first) * size
             return Lines(side, size, source, self.w.pointer(name, source, (), start, self.other_lines * size))
-        block = self.keep(name, size)
-
-        def elements(i: Index) -> Callable[[Index], Expression]:
-            found = partial(self.of_row, source, self.row(i), size=size)
-            return found if factor is None else lambda e: Infix("*", found(e), self.literal(factor))
-
-        self.gather(block, constant(size), elements)
+        block, found = self.keep(name, size), partial(self.of_row, source, size=size)
+        self.gather(block, constant(size),
+                    found if factor is None else lambda row, e: Infix("*", found(row, e), self.literal(factor)))
         return Lines(side, size, source, block)
 
     def mask(self, mask: Mask) -> Tile:
         block = self.keep("mask", self.other_lines)
 
-        def elements(i: Index) -> Callable[[Index], Expression]:
-            row = self.row(i) if mask.shape[1] > 1 else ZERO
+        def element(row: Index, j: Index) -> Expression:
+            found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, self.key(j))), mask.buffer.dtype)
+            return found if mask.fill is None else Select(found, self.literal(1.0), self.literal(0.0))
 
-            def element(j: Index) -> Expression:
-                found = Load(Access(mask.buffer, mask.where(self.heads, self.head, row, self.key(j))), mask.buffer.dtype)
-                return found if mask.fill is None else Select(found, self.literal(1.0), self.literal(0.0))
-
-            return element
-
-        self.gather(block, self.n, elements, self.limits)
+        self.gather(block, self.n, element, self.limits, mask.shape[1] > 1)
         found = self.tile(block)
         return found if mask.fill is None else Tile(lambda place: Infix("!=", found.at(place), self.number(0.0)), block)
 
     def row_numbers(self, name: str, source: Buffer, start: int) -> Tile:
         block = self.keep(f"{name}_of", 1)
-        self.gather(block, constant(1), lambda i: partial(self.of_row, source, self.row(i), size=1, start=start))
+        self.gather(block, constant(1), partial(self.of_row, source, size=1, start=start))
         return self.values(name, self.tile(block).at, changes=False)
 
     def row_dot(self, name: str, a: Buffer, b: Buffer, size: int) -> Tile:
@@ -297,19 +288,19 @@ class ItemBlocks(Blocks):
     def product(self, name: str) -> Tile:
         return self.tile(self.keep(name, self.other_lines))
 
-    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[Part]:
+    def dot(self, to: Tile, own: Lines, other: Lines) -> Iterator[ItemPart]:
         assert isinstance(own.memory, Array)
         size, lines = own.size, other.memory
         for j, rows in self.tiles("j", self.n, self.limits):
             left = partial(lambda j, r, e: Load(Access(lines, (j + r) * size + e), self.dtype), j)
-            yield from self.kept(to, _Part(self, j, self.accumulated(rows, "e", constant(size), left, self.of(own.memory))))
+            yield from self.kept(to, ItemPart(self, j, self.accumulated(rows, "e", constant(size), left, self.of(own.memory))))
 
-    def elements(self, of: Tile) -> Iterator[Part]:
+    def elements(self, of: Tile) -> Iterator[ItemPart]:
         with self.w.scope(), self.counted("j", self.n) as j:
             row = [self.let(f"x{p}", of.at(Place(constant(p), j)), changes=True) for p in range(VECTORS)]
-            yield from self.kept(of, _Part(self, j, [row]))
+            yield from self.kept(of, ItemPart(self, j, [row]))
 
-    def kept(self, to: Tile, part: _Part) -> Iterator[Part]:
+    def kept(self, to: Tile, part: ItemPart) -> Iterator[ItemPart]:
         """The part; what it is then is stored."""
         assert to.array is not None
         yield part

@@ -25,9 +25,8 @@ from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Array, Instruct
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, ctype
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.gpu import CHUNK, Items
+from tracegrad.codegen.tile.gpu import CHUNK, Items, Registers
 from tracegrad.codegen.tile.instructions import CLEAR, COMMIT, COPY, LDMATRIX, LDMATRIX_ACROSS, PACK, WAIT, WARP, MatrixInstruction
-from tracegrad.codegen.tile.item_registers import Registers
 from tracegrad.codegen.tile.program import Axis, Digit, Dot, Held, Load, Loop, Program, Store, Tile
 from tracegrad.support.dtypes import float32, uint32
 from tracegrad.support.plan import Plain
@@ -242,11 +241,10 @@ class MatrixItems(Items):
     def chunks(self, x: _Staged) -> Iterator[tuple[Index, Index, Index]]:
         """The chunks of a block that are an item's: the number of each, and k and line where it begins."""
         items = prod(self.program.local)
-        number = Var("part", x.rows * x.chunks // items)
-        with self.w.scope(), self.counted(number):
-            unit = number.index * items + self.unit
+        with self.counted(("part", x.rows * x.chunks // items)) as (number,):
+            unit = number * items + self.unit
             row, along = unit // x.chunks, unit % x.chunks * self.each
-            yield number.index, *((row, along) if x.load.across else (along, row))
+            yield number, *((row, along) if x.load.across else (along, row))
 
     def fetch_blocks(self, step: Index, limits: Mapping[Axis, Operand], kept: dict[Tile, Array]) -> None:
         """An item's share of the blocks at a step: copied, or to registers."""
@@ -311,10 +309,9 @@ class MatrixItems(Items):
         w, by, into = self.w, self.by, self.registers[self.dot.into]
         assert isinstance(into, Array)
         (_, a, of_a), (_, b, of_b) = fragments
-        i, j = Var("tile", self.tiles(self.rows)), Var("tile", self.tiles(self.columns))
-        with self.w.scope(), self.counted(i), self.counted(j):
-            c = (i.index * self.tiles(self.columns) + j.index) * by.c.registers
-            places = (into, c, by.c), (a, i.index * by.a.registers + which * of_a, by.a), (b, j.index * by.b.registers + which * of_b, by.b)
+        with self.counted(("tile", self.tiles(self.rows)), ("tile", self.tiles(self.columns))) as (i, j):
+            c = (i * self.tiles(self.columns) + j) * by.c.registers
+            places = (into, c, by.c), (a, i * by.a.registers + which * of_a, by.a), (b, j * by.b.registers + which * of_b, by.b)
             w.add(Instruct(by.multiply, tuple([Access(array, at, each=x.registers) for array, at, x in places])))
 
     def by_matrices(self, across: bool) -> bool:
@@ -339,11 +336,10 @@ class MatrixItems(Items):
         w, lane, each = self.w, self.lane, self.each
         matrix, row = lane // 8, lane % 8
         line, more = (matrix % 2 * 8, matrix // 2) if x.of_a else (matrix // 2 * 8, matrix % 2)
-        number = Var("tile", count // 4)
-        with self.w.scope(), self.counted(number):
-            at, along = self.first_line(x) + number.index * 16 + line, more * each + k
+        with self.counted(("tile", count // 4)) as (number,):
+            at, along = self.first_line(x) + number * 16 + line, more * each + k
             given = Access(self.blocks, self.place_of(x, step, *((along + row, at) if x.load.across else (along, at + row))), each=4)
-            own = Access(to, number.index * 4 + start, each=4)
+            own = Access(to, number * 4 + start, each=4)
             if to.type == "uint":
                 w.add(Instruct(LDMATRIX_ACROSS if x.load.across else LDMATRIX, (own, given)))
                 return
@@ -351,7 +347,7 @@ class MatrixItems(Items):
             w.add(Instruct(LDMATRIX, (Access(bits, ZERO, each=4), given)))
             for n in range(4):
                 value = Bits(Read(Access(bits, constant(n)), uint32), self.by.of)
-                w.store(Access(to, number.index * 4 + (start + n)), self.rounded(value))
+                w.store(Access(to, number * 4 + (start + n)), self.rounded(value))
 
     def vectors(self, x: _Staged, to: Array, start: int, count: int, step: Index, k: int) -> None:
         """Fragments of 16 bytes a read, along the lines or, of numbers of 64 bits, along k."""
@@ -368,18 +364,16 @@ class MatrixItems(Items):
             return w.declare("several", Read(Access(self.blocks, place, each=each), self.by.of, each))
 
         if x.load.across:
-            second, chunk = Var("second", 2), Var("chunk", count // (2 * each))
-            with self.w.scope(), self.counted(second), self.counted(chunk):
-                row = own + second.index * 4 if self.by.of.itemsize == 4 else own * 2 + second.index
-                vector = read(self.place_of(x, step, row + k, self.first_line(x) + (chunk.index * 8 + group) * each))
+            with self.counted(("second", 2), ("chunk", count // (2 * each))) as (second, chunk):
+                row = own + second * 4 if self.by.of.itemsize == 4 else own * 2 + second
+                vector = read(self.place_of(x, step, row + k, self.first_line(x) + (chunk * 8 + group) * each))
                 for element in range(each):
-                    put(vector, element, chunk.index * each + element, second.index)
+                    put(vector, element, chunk * each + element, second)
             return
-        line = Var("line", count // 2)
-        with self.w.scope(), self.counted(line):
-            vector = read(self.place_of(x, step, own * each + k, self.first_line(x) + line.index * 8 + group))
+        with self.counted(("line", count // 2)) as (line,):
+            vector = read(self.place_of(x, step, own * each + k, self.first_line(x) + line * 8 + group))
             for element in range(each):
-                put(vector, element, line.index, constant(element))
+                put(vector, element, line, constant(element))
 
     def rounded(self, x: Expression) -> Expression:
         """A number as the instruction takes it, which cuts off what TF32 does not have: made longer by half of what that is on average.
@@ -396,19 +390,18 @@ class MatrixItems(Items):
         high, warps, pitch = self.parts()
         into = self.registers[tile]
         assert isinstance(into, Array)
-        part = Var("part", rows.digits[PARTS].count)
-        with self.w.scope(), self.counted(part):
+        with self.counted(("part", rows.digits[PARTS].count)) as (part,):
             w.barrier()
             inner = Axis(rows.name, rows.size, rows.digits[PARTS + 1:])
             with self.spread((inner, columns)) as found:
                 registers = {(rows, n + PARTS + 1) if axis is inner else (axis, n): x for (axis, n), x in found.items()}
-                registers[rows, PARTS] = part.index
+                registers[rows, PARTS] = part
                 line = self.numbers[rows, WARPS] * high + self.sum_of(rows, registers, lambda n, _: n > PARTS)
                 value: Expression = Read(Access(into, self.register_of(registers)), self.by.into)
                 value = value if self.by.word == self.by.into else Bits(value, self.by.word)
                 w.store(Access(self.blocks, line * pitch + self.within(columns, registers)), value)
             w.barrier()
-            self.store_lines(store, part.index, warps, high, pitch)
+            self.store_lines(store, part, warps, high, pitch)
 
     def parts(self) -> tuple[int, int, int]:
         """How C goes through local memory, part by part of the rows: lines of a warp in one, warps, words of a line."""
@@ -419,14 +412,11 @@ class MatrixItems(Items):
         """The lines in local memory, each by a warp, 32 elements at a time."""
         tile, rows, columns = store.tile, self.rows, self.columns
         groups, lane = self.program.local[1], self.lane
-        warp, line, column = Var("warp", warps), Var("line", high // groups), Var("at", columns.block // WARP)
-        with self.w.scope(), ExitStack() as inside:
-            for var in (warp, line, column):
-                inside.enter_context(self.counted(var, var is column))
-            own = line.index * groups + self.of_group
-            i = self.start(rows) + warp.index * self.of_warp(rows) + part * high + own
-            j = self.start(columns) + column.index * WARP + lane
-            place = Access(self.blocks, (warp.index * high + own) * pitch + column.index * WARP + lane)
+        with self.counted(("warp", warps), ("line", high // groups), ("at", columns.block // WARP), unrolled=1) as (warp, line, column):
+            own = line * groups + self.of_group
+            i = self.start(rows) + warp * self.of_warp(rows) + part * high + own
+            j = self.start(columns) + column * WARP + lane
+            place = Access(self.blocks, (warp * high + own) * pitch + column * WARP + lane)
             value: Expression = Read(place, tile.dtype) if self.by.word == self.by.into else Bits(Read(place, self.by.word), tile.dtype)
             self.store_element(store, [i if a is rows else j if a is columns else self.index(a, {}) for a in tile.axes], value)
 

@@ -1,19 +1,17 @@
-"""What tile programs on CPUs are written with: where registers are, and what is done with a few. Start at `start_of`, `Places`."""
+"""What tile programs on CPUs are written with: where registers are, and what is done with a few. Start at `start_of`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.index.index import Index, Var, constant
 from tracegrad.codegen.kernel.index.varying import uneven
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Joined, Lanes, Local, Vector
 from tracegrad.codegen.kernel.ir.expressions import Load as Read
 from tracegrad.codegen.kernel.ir.statements import Access, Bound, Declare, bound
-from tracegrad.codegen.kernel.ir.vectors import ceil_div
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tile.program import Axis, Tile
 from tracegrad.support.dtypes import DType
@@ -108,52 +106,3 @@ def joined(parts: Sequence[Expression]) -> Expression:
 def running(sizes: Sequence[int]) -> list[int]:
     """Where each begins, one behind the other."""
     return [0, *accumulate(sizes)][:-1]
-
-
-class Places:
-    """Where the tiles of a kernel are. items: the numbers of work-items; numbers: of the tile along each axis; starts: where it begins;
-    open: the indices of the loops that are open; numbered: axes whose tiles are numbered along others.
-    """
-
-    def __init__(self, w: Writer, numbered: Sequence[Axis]) -> None:
-        self.w, self.numbered = w, numbered
-        self.items: dict[Axis, Index] = {}
-        self.numbers: dict[Axis, Index] = {}
-        self.starts: dict[Axis, Index] = {}
-        self.open: dict[Axis, Index] = {}
-
-    def begin(self, axis: Axis, offset: int | Index, ending: str = "") -> None:
-        """Declare where the tiles begin that are numbered along `axis`, of the one `offset` behind the first."""
-        for a in self.numbered:
-            if a.of is not None and a.of[0] is axis:
-                number = (self.at(axis) + offset) // a.of[1] % ceil_div(a.size, a.registers)
-                self.numbers[numbered(a, offset)] = number
-                lanes = 1 if a.apart else a.lanes
-                self.starts[numbered(a, offset)] = start_of(self.w, a.name + ending, a.size, a.registers, number, lanes)
-
-    def at(self, axis: Axis, offset: int | Index = 0, number: int | Index = 0) -> Index:
-        """The index along an axis, of the register there; number: of the tile, if that is another axis' register."""
-        if axis.of is not None:
-            axis = numbered(axis, number)
-        return self.open.get(axis, self.starts.get(axis, self.items.get(axis, ZERO))) + offset
-
-    def number(self, axis: Axis) -> Index:
-        return self.numbers.get(axis, self.items.get(axis, ZERO))
-
-    @contextmanager
-    def only(self, axis: Axis, otherwise: bool = False, number: int | Index = 0) -> Iterator[None]:
-        """Where the tile does not begin early, or else where it does: what is computed of where it begins is computed here."""
-        start = self.at(axis, 0, number)
-        tile = self.number(axis if axis.of is None else numbered(axis, number))
-        if any(atom.base is not None for atom, _ in tile.terms):                 # a quotient, or what is left of one, takes longer
-            test = Infix("<", self.w.at(start), axis.size - axis.registers)
-        else:
-            test = Infix("==", self.w.at(start), self.w.at(tile * axis.registers))
-        with self.w.otherwise() if otherwise else self.w.branch(test):
-            self.bind_starts()
-            yield
-
-    def bind_starts(self) -> None:
-        for start in self.starts.values():
-            for var in start.vars:
-                self.w.bind(var)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var, bounded, constant, ravel
 from tracegrad.codegen.kernel.index.varying import varies
@@ -11,7 +12,10 @@ from tracegrad.codegen.kernel.ir.expressions import Array, Expression, Infix, co
 from tracegrad.codegen.kernel.ir.statements import Access
 from tracegrad.codegen.kernel.ir.vectors import ctype, pieces
 from tracegrad.codegen.tile.program import Axis, Store
-from tracegrad.codegen.tile.registers import Places, early_by, lanes_of, read, rows_of, running
+from tracegrad.codegen.tile.registers import early_by, lanes_of, read, rows_of, running
+
+if TYPE_CHECKING:
+    from tracegrad.codegen.tile.cpu import Tiles
 
 Piece = tuple[int, Expression]                # where in a tile's row some lanes belong, and these
 
@@ -19,7 +23,7 @@ Piece = tuple[int, Expression]                # where in a tile's row some lanes
 class Stored:
     """What stores a tile. rows: its registers; sums: where they were put, if they are stored in loops."""
 
-    def __init__(self, tiles: Places, store: Store, rows: dict[tuple[int, ...], list[Piece]]) -> None:
+    def __init__(self, tiles: Tiles, store: Store, rows: dict[tuple[int, ...], list[Piece]]) -> None:
         self.tiles, self.w, self.store, self.found = tiles, tiles.w, store, rows
         self.sums: Array | None = None
         self.one_by_one = False

@@ -1,7 +1,7 @@
 """Factorisations of many small matrices (see graph/small_matrices.py). Start at `lower_matrices`, then `ALGORITHMS`.
 
 A work-item holds whole matrices in arrays of its own: on a CPU as many as a vector has lanes, one a lane; on a GPU one. What a matrix
-decides (which row is the pivot) is a selection, so lanes never part. The algorithms are in the language of language.py, one for real and
+decides (which row is the pivot) is a selection, so lanes never part. The algorithms are in the language of kernel.py, one for real and
 complex matrices. On CPUs float32 is computed in float64, as NumPy does it, but for LU factors; vectors are half as many lanes there.
 
 Elimination: elimination.py; QR: reflections.py. Symmetric eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the

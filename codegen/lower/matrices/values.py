@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir.expressions import Access, Array, At, Expressio
 from tracegrad.support.dtypes import DType, dtype_kind, int32
 
 if TYPE_CHECKING:
-    from tracegrad.codegen.lower.matrices.language import Language
+    from tracegrad.codegen.lower.matrices.kernel import Matrices
 
 Like = Union["Value", Index, int, float]
 IndexLike = Index | int
@@ -96,7 +96,7 @@ class Variable(Value):
 
     __slots__ = ("k", "of")
 
-    def __init__(self, k: Language, of: tuple[Local | Access, ...], parts: tuple[Expression, ...]) -> None:
+    def __init__(self, k: Matrices, of: tuple[Local | Access, ...], parts: tuple[Expression, ...]) -> None:
         super().__init__(*parts)
         self.k, self.of = k, of
 
@@ -111,12 +111,8 @@ class Variable(Value):
     __ior__, __iand__ = _in_place("|"), _in_place("&")
 
     def assign(self, value: Like) -> None:
-        k = self.k
-        for of, part in zip(self.of, k.parts_of(value, self), strict=True):
-            if isinstance(of, Access):
-                k.writer.store(of, part, k.node)
-            else:
-                k.writer.assign(of, part, k.node)
+        for of, part in zip(self.of, self.k.parts_of(value, self), strict=True):
+            self.k.writer.assign(of, part, self.k.node)
 
 
 class Numbers:
@@ -124,7 +120,7 @@ class Numbers:
 
     __slots__ = ("arrays", "columns", "dtype", "k")
 
-    def __init__(self, k: Language, arrays: list[Array], dtype: DType, columns: int) -> None:
+    def __init__(self, k: Matrices, arrays: list[Array], dtype: DType, columns: int) -> None:
         self.k, self.arrays, self.dtype, self.columns = k, arrays, dtype, columns
 
     @property
