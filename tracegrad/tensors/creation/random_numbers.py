@@ -56,12 +56,14 @@ def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
 
 def of_parameters(drawn: Tensor, *parameters: Tensor) -> Tensor:
     """What was drawn, which requires grad where one of its parameters does: as in torch the gradient of these is 0."""
+    behind = [node for p in parameters if (node := p._node()).needs_grad] if state.grad else []
+    if not behind:
+        return drawn
     node = drawn._node()
     with own_nodes():
-        for p in parameters:
-            if state.grad and (of := p._node()).needs_grad:
-                node = bind(REGISTRY["refilled"], (node, expanded("random numbers", cast(of, node.dtype), node.shape)), {})
-    return drawn if node is drawn._node() else new_tensor(node, drawn.device)
+        for of in behind:
+            node = bind(REGISTRY["refilled"], (node, expanded("random numbers", cast(of, node.dtype), node.shape)), {})
+    return new_tensor(node, drawn.device)
 
 
 _draws = calls()                    # by what draws how many numbers, and of which dtype
@@ -268,7 +270,7 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
-    dtype = dtypes.as_dtype(x.dtype)
+    dtype = x._n.aval.dtype
     if not isinstance(p, Tensor) and (host := torchs_stream(x.numel(), x.device)) is not None:
         return from_own(host.bernoulli(x.shape, float(p)).astype(dtype), x.device)
     if isinstance(p, Tensor) and (found := _torchs_events(x, p, dtype)) is not None:
@@ -316,7 +318,13 @@ def normal(
     shape = broadcast_shapes("normal", [v.shape for v in given])
     found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
     scale = _not_negative("normal", std) if isinstance(std, Tensor) else std
-    return of_parameters((randn(shape, dtype=found, device=given[0].device) * scale + mean).detach(), *given)
+    bare = [v.detach() if isinstance(v, Tensor) and v._node().needs_grad else v for v in (scale, mean)]
+    return of_parameters(_moved(draw_normal(shape, found, given[0].device), *bare), *given)
+
+
+@on_nodes
+def _moved(drawn: Any, std: Any, mean: Any) -> Any:
+    return drawn * std + mean
 
 
 @on_nodes
@@ -404,6 +412,7 @@ def check_positive(call: str, what: str, value: float) -> None:
 
 def computed_dtype(call: str, x: Tensor) -> Any:
     """The dtype that a distribution is computed in: float32 for those of 16 bits."""
-    if not dtypes.is_float(x.dtype):
+    dtype = x._n.aval.dtype
+    if dtypes.dtype_kind(dtype) != "f":
         raise DTypeError(f"{call}: makes floats, not {x.dtype}")
-    return dtypes.float32 if dtypes.is_half(x.dtype) else dtypes.as_dtype(x.dtype)
+    return dtypes.float32 if dtype.itemsize == 2 else dtype
