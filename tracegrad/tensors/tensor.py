@@ -397,10 +397,12 @@ def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any, array
 def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False, copy: bool | None = True) -> Tensor:
     """A tensor with the contents of a numpy array of a supported dtype. copy: as in `compile.upload`."""
     found = find_device(device)
-    dtype = dtypes.as_dtype(array.dtype)
-    aval = Aval(array.shape, dtype)
-    out = holding(found, aval, {"aval": aval}, upload(found, array, copy))
-    if state.trace is not None:
+    aval = Aval(array.shape, dtypes.as_dtype(array.dtype))
+    if copy is not False and stays_numpys(found, array.nbytes):
+        out = holding(found, aval, {"aval": aval}, None, np.array(array, order="C"), True)
+    else:
+        out = holding(found, aval, {"aval": aval}, upload(found, array, copy))
+    if unusual[0] and state.trace is not None:
         state.trace.adopt(out)
     return out.requires_grad_() if requires_grad else out
 

@@ -30,7 +30,7 @@ from tracegrad.support.blas import silent
 from tracegrad.support.modes import state
 from tracegrad.support.philox import FEW
 from tracegrad.tensors.attributes import memory_order
-from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
+from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of
 from tracegrad.tensors.tensor import Tensor, from_own, holding, new_tensor
 
 
@@ -114,9 +114,10 @@ def _of_parts(parts: Tensor) -> Any:
 def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
     """Uniform in [low, high); of a complex dtype, both parts."""
     dtype = dtypes.as_dtype(dtype)
-    if dtype.kind == "c":
+    kind = dtypes.dtype_kind(dtype)
+    if kind == "c":
         return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
-    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
     drawn = None
@@ -129,17 +130,17 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
     """Normal; of a complex dtype circular: both parts have half the variance."""
     dtype = dtypes.as_dtype(dtype)
-    if dtype.kind == "c":
+    kind = dtypes.dtype_kind(dtype)
+    if kind == "c":
         return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
-    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
     drawn = _drawn(random_bits.normal, shape, dtype, device)
     return drawn if _are(mean, 0.0) and _are(std, 1.0) else drawn * std + mean
 
 
-@create(draws=True)
-@sized
+@create(draws=True, sized=True)
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1); of a complex dtype, both parts.
 
@@ -152,8 +153,7 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return out.requires_grad_() if requires_grad else out
 
 
-@create(draws=True)
-@sized
+@create(draws=True, sized=True)
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2.
 
@@ -166,13 +166,15 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out.requires_grad_() if requires_grad else out
 
 
+def _leaf(drawn: Tensor, requires_grad: bool) -> Tensor:
+    return drawn.requires_grad_() if requires_grad else drawn
+
+
 def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
     """Numbers of torch's stream like a view whose dimensions lie in memory in another order: torch draws them in that order."""
 
     def draw(input: Tensor, dtype: Any, device: Any) -> Tensor | None:
-        if not random_state.is_torchs() or not dtypes.is_float(dtype):
-            return None
-        order = memory_order(input)
+        order = memory_order(input) if input._base is not None and dtypes.is_float(dtype) and random_state.is_torchs() else None
         host = None if order is None else torchs_stream(prod(input.shape), device)
         if order is None or host is None:
             return None
@@ -181,9 +183,9 @@ def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any
     return draw
 
 
-rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g),
+rand_like = like_function("rand", lambda s, d, v, g: _leaf(draw_uniform(s, d, v), g),
                           _as_laid(lambda host, shape, dtype: host.uniform(shape, dtype)))
-randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g),
+randn_like = like_function("randn", lambda s, d, v, g: _leaf(draw_normal(s, d, v), g),
                            _as_laid(lambda host, shape, dtype: host.normals(prod(shape)).astype(dtype).reshape(shape)))
 
 
