@@ -283,7 +283,7 @@ class Device(Placed, OfKind):
         """The queue that the latest commands went to."""
         return self._active or self.host_queue
 
-    @cached_property
+    @property
     def in_host_memory(self) -> bool:
         """Whether buffers are host memory, so that arrays can leave without a copy; `host_alignment` tells which can enter so."""
         return self.traits.host_memory and self.host_alignment > 0

@@ -26,7 +26,7 @@ _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for a
 _SHORT = 200                            # up to which Python exchanges elements faster than arrays find all exchanges
 _LOW_24, _UNIT_24 = np.uint64((1 << 24) - 1), np.float32(2.0**-24)       # bits of a word that a float32 is made of, and what they count
 _LOW_53, _HALF_WORD, _ZERO = np.uint64((1 << 53) - 1), np.uint64(32), np.float32(0)
-_MANY = 1 << 11                         # words that are made ahead at most; a draw of more makes its own
+_MANY = 1 << 12                         # words that are made ahead at most; a draw of more makes its own
 _NONE = np.zeros(0, np.uint64)
 _LEFT, _PLACES = np.arange(_SHORT, 1, -1, dtype=np.uint64), np.arange(_SHORT, dtype=np.uint64)
 _lock = threading.RLock()
@@ -57,8 +57,11 @@ class Mersenne:
         """`count` words of 32 bits, as uint64. Nobody writes them."""
         return self._drawn(count)
 
-    def _drawn(self, count: int, make: Callable[[Array], Array] | None = None) -> Array:
-        """`count` words, or what `make` makes of them: its last dimension has a number for each word. Nobody writes it."""
+    def _drawn(self, count: int, make: Callable[[Array], Array] | None = None, step: int = 1) -> Array:
+        """`count` words, or what `make` makes of them: its last dimension has a number for each word. Nobody writes it.
+
+        step: where those may begin of which `make` makes something, from the first word on.
+        """
         with _lock:
             at, end = self._at, self._at + count
             if end > len(self._ahead):
@@ -72,10 +75,11 @@ class Mersenne:
             self._at = end
             if make is None:
                 return self._ahead[at:end]
-            found = self._made.get(make)
+            first = at % step
+            found = self._made.get((make, first))
             if found is None:
-                found = self._made[make] = make(self._ahead)
-            return found[..., at:end]
+                found = self._made[make, first] = make(self._ahead[first:])
+            return found[..., at - first:end - first]
 
     def _go_on(self, count: int) -> int:
         """Have `count` words ahead, and some more where few were drawn before; the place of the first."""
@@ -145,10 +149,11 @@ class Mersenne:
         kind = np.float32 if half else dtype.type
         rest = count % 16                                       # the last 16 are drawn anew
         words = (count - rest if half else count) + (16 if rest else 0)
-        if words <= _MANY and kind is np.float32:
+        if words <= _MANY and kind is np.float32 and not rest:
+            out = self._drawn(words, _blocks, 16).copy()
+        elif words <= _MANY and kind is np.float32:
             both = self._drawn(words, _normals)
-            out = _in_blocks(both[:, :count - rest])
-            out = np.concatenate([out[:count - 16], _in_blocks(both[:, -16:])]) if rest else out
+            out = np.concatenate([_in_blocks(both[:, :count - rest])[:count - 16], _in_blocks(both[:, -16:])])
         else:
             drawn = self.uniform((words,), np.dtype(kind))
             out = _box_muller(np.concatenate([drawn[:count - rest], drawn[-16:]]) if rest else drawn)
@@ -319,6 +324,13 @@ def _normals(words: Array) -> Array:
     unit = _units(words)
     found = _box_muller32(unit, np.concatenate([unit[8:], unit[:8]]))
     found += _ZERO                                      # (which makes 0.0 of -0.0)
+    return found
+
+
+def _blocks(words: Array) -> Array:
+    """Those of each 16 words from the first one on, as torch has them."""
+    found = _box_muller(_units(words[:len(words) // 16 * 16]))
+    found += _ZERO
     return found
 
 
