@@ -1,7 +1,7 @@
 """Small untraced calls beside torch: `python -m benchmarks.small_calls`, `python -m benchmarks.small_calls normal_ randn --native`.
 
-tracegrad (as `import torch`, or with --native as `import tracegrad`) and torch take turns in processes of their own, some milliseconds of one
-call each; the medians of the processor's time are compared. The calls are `CALLS`: a name, and how it is written with `torch`.
+tracegrad (as `import torch`, or with --native as `import tracegrad`) and torch take turns in processes of their own, some milliseconds
+of one call each; the medians of the processor's time are compared. The calls are `CALLS`: a name, and how it is written with `torch`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ CALLS = {
     "grad": "w.grad", "dtype": "x.dtype", "device of": "x.device", "is_tensor": "torch.is_tensor(x)", "len": "len(x)",
     "cpu().numpy()": "w.detach().cpu().numpy()", "is_cuda": "x.is_cuda", "dim": "x.dim()",
     # arithmetic
-    "add": "x + y", "mul": "x * 2.0", "sub": "x - y", "pow": "x ** 2", "exp": "x.exp()", "relu": "F.relu(x)", "where": "torch.where(mask, x, y)",
+    "add": "x + y", "mul": "x * 2.0", "sub": "x - y", "pow": "x ** 2", "exp": "x.exp()", "relu": "F.relu(x)",
+    "where": "torch.where(mask, x, y)",
     "clamp": "x.clamp(0, 1)", "add_": "x.add_(0.0)", "mul_": "x.mul_(1.0)", "zero_": "matrix.zero_()", "fill_": "matrix.fill_(1.0)",
     "copy_": "x.copy_(y)", "compare": "x > y", "eq": "(labels == pred)", "matmul": "m @ n", "softmax": "logits.softmax(-1)",
     "linear": "F.linear(m, n)", "layer": "layer(m)", "model": "model(m)", "lerp": "torch.lerp(x, y, 0.5)",

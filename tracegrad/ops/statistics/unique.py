@@ -88,7 +88,9 @@ def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
         np.nonzero(values.reshape(1)) if as_tuple else ())
     if as_tuple:
         return tuple(_tensor(input, part) for part in found)
-    return _tensor(input, found[0][:, None] if values.ndim == 1 else np.stack(found, 1) if values.ndim else np.zeros((int(values != 0), 0), np.int64))
+    if values.ndim == 1:
+        return _tensor(input, found[0][:, None])
+    return _tensor(input, np.stack(found, 1) if values.ndim else np.zeros((int(values != 0), 0), np.int64))
 
 
 @public("argwhere")

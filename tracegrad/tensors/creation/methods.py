@@ -30,7 +30,6 @@ from tracegrad.tensors.creation.random_numbers import (
 )
 from tracegrad.tensors.tensor import Tensor, from_own
 
-
 _NUMBERS = frozenset((int, float))
 
 
@@ -47,8 +46,9 @@ def fills(draw: Any, ordered: bool = True) -> Any:
     @wraps(draw)
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         for argument, value in (*zip(names, args, strict=False), *kwargs.items()) if args or kwargs else ():
-            if value.__class__ not in _NUMBERS and (
-                    not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_")):
+            if value.__class__ in _NUMBERS:
+                continue
+            if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         order = memory_order(self) if ordered and self._base is not None and random_state.is_torchs() else None
         like = self
