@@ -50,7 +50,7 @@ def _kept(node: Node, *operands: Interval) -> Interval:
 
 def has_range(fn: Any) -> bool:
     """Whether a primitive's integers may be known to lie between others than all of the dtype's."""
-    return type(fn).interval.__qualname__ != "Primitive.interval"
+    return bool(type(fn).interval.__qualname__ != "Primitive.interval")
 
 
 def all_of(dtype: DType) -> Interval:

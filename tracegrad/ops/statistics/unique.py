@@ -33,7 +33,7 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
     if isinstance(x, Node):
         raise TraceError(f"{name}: the shape of the result depends on values, which a derivative rule does not have; {instead}")
     if (found := held(x)) is not None:
-        return found
+        return found  # type: ignore[no-any-return]
     try:
         return x.detach().numpy()  # type: ignore[no-any-return]
     except TraceError:

@@ -42,8 +42,8 @@ class Count(int):
 
     def __call__(self, dim: int | None = None) -> Any:
         shape = self.shape
-        if dim.__class__ is int and -len(shape) <= dim < len(shape):  # type: ignore[operator]
-            return tuple.__getitem__(shape, dim)  # type: ignore[arg-type]
+        if dim.__class__ is int and -len(shape) <= dim < len(shape):
+            return tuple.__getitem__(shape, dim)
         return shape if dim is None else shape[one_dim("size", dim, len(shape))]
 
 

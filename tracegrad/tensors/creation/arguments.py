@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -26,7 +26,15 @@ _RUN_TIME = Aval((), dtypes.float64, True)
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
-def create(*names: str, draws: bool = False, again: bool = False, sized: bool = False) -> Callable[[F], F]:
+@overload
+def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F], F]: ...
+
+
+@overload
+def create(*names: str, draws: bool = False, again: bool = False, sized: Literal[True]) -> Callable[[Any], Any]: ...
+
+
+def create(*names: str, draws: bool = False, again: bool = False, sized: bool = False) -> Callable[[Any], Any]:
     """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (support/layouts.py); draws: and
     generator.
 
@@ -34,7 +42,7 @@ def create(*names: str, draws: bool = False, again: bool = False, sized: bool = 
     again: what it makes of numbers depends on nothing else, and is remembered if it is small (see execute/eager_executor.py).
     """
 
-    def attach(make: F) -> F:
+    def attach(make: Any) -> Any:
         memo = calls()
 
         def made_again(args: Any, kwargs: Any) -> Any:
@@ -47,8 +55,8 @@ def create(*names: str, draws: bool = False, again: bool = False, sized: bool = 
                 _, aval, attrs = call.prepared.leaf
                 return holding(device, aval, attrs, None, found[0])
             made = make(*args, **kwargs)
-            if call is None and made._device is device and not made._n.needs_grad:  # type: ignore[attr-defined]
-                learn(memo, known[0], (), made._n)  # type: ignore[attr-defined]
+            if call is None and made._device is device and not made._n.needs_grad:
+                learn(memo, known[0], (), made._n)
             return made
 
         @functools.wraps(make)
@@ -70,7 +78,7 @@ def create(*names: str, draws: bool = False, again: bool = False, sized: bool = 
                 refused.on(find_device())
                 raise refused from error.__cause__
 
-        return public(*(names or (make.__name__,)), method=False)(entry)  # type: ignore[return-value]
+        return public(*(names or (make.__name__,)), method=False)(entry)
 
     return attach
 
