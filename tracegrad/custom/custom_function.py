@@ -135,9 +135,20 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(forward)
 
 
+@memoize(1024)
+def _plain_names(forward: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names of forward's parameters where each takes one argument, by position or by name; else None."""
+    parameters = _signature(forward).parameters
+    return tuple(parameters) if all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters.values()) else None
+
+
 def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[str], list[Any], list[str], dict[str, str], int]:
     """Names and values of forward's arguments (defaults included), which name goes where in the call, and how many were given."""
     context = () if _has(cls, "setup_context") else (None,)
+    plain = None if kwargs else _plain_names(cls.forward)
+    if plain is not None and len(plain) == len(args) + len(context):
+        names = [*plain[len(context):]]
+        return names, [*args], names, {}, len(names)
     try:
         bound = _signature(cls.forward).bind(*context, *args, **kwargs)
     except TypeError as error:
@@ -147,7 +158,7 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}{way}") from None
     given = set(bound.arguments)
     bound.apply_defaults()
-    names: list[str] = []
+    names = []
     values: list[Any] = []
     positional: list[str] = []
     keyword: dict[str, str] = {}

@@ -204,8 +204,20 @@ def called(cls: type[Any], rule: str, ctx: Context, arguments: Sequence[Any]) ->
         raise
 
 
+_NUMBERS = frozenset((int, float, bool, str, type(None)))
+
+
 def holds_tensors(value: Any) -> bool:
-    """Whether there is a tensor in a nested container."""
+    """Whether it is a tensor, or there is one in a nested container."""
+    if isinstance(value, Tensor):
+        return True
+    cls = value.__class__
+    if cls is list or cls is tuple:
+        return any(map(holds_tensors, value))
+    if cls is dict:
+        return any(map(holds_tensors, value.values()))
+    if cls in _NUMBERS:
+        return False
     return any(isinstance(x, Tensor) for x in optree.tree_leaves(value, none_is_leaf=True))
 
 
@@ -234,10 +246,10 @@ class UserCall(CustomCall):
         self.output_avals = tuple(o._node().aval for o in tensors)
         self.node: weakref.ref[Node] | None = None
         self.saved_nodes: list[Node] = []
-        self.saves = holds_tensors([*ctx._saved_for_forward, *(o for _, o in ctx._saved or ())])  # type: ignore[misc]
+        saved = [o for _, o in ctx._saved or ()]
+        self.saves = holds_tensors(saved) or holds_tensors(ctx._saved_for_forward)  # type: ignore[misc]
         self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
         attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and holds_tensors(v)}
-        saved = [o for _, o in ctx._saved or ()]
         tree: Any = (saved, list(ctx._saved_for_forward), attributes)
         leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not holds_tensors(o), none_is_leaf=True)
         for leaf in leaves:

@@ -145,6 +145,11 @@ def set_device(spec: Any) -> Device:
     return device
 
 
+def stays_numpys(device: Device, nbytes: int) -> bool:
+    """Whether an array of so many bytes is a device's value as it is, until a kernel needs it."""
+    return config.eager and nbytes <= buffers.SMALL_UPLOAD and device.in_host_memory and not isinstance(device, HostDevice)
+
+
 def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False, kernel: bool = False) -> Any:
     """A value on `device` with the contents of `array`. own: which nobody else has. kernel: which one will read next.
 
@@ -155,7 +160,7 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
         copy = array.nbytes <= buffers.SMALL_UPLOAD or not frozen(array) or bool(obstacle(device, array))
     if isinstance(device, HostDevice):
         return HostValue(device, np.array(array) if copy else array, not (copy or frozen(array)))
-    if copy and not kernel and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
+    if copy and not kernel and stays_numpys(device, array.nbytes):
         return buffers.host_buffer(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
 

@@ -32,7 +32,7 @@ from tracegrad.graph.substitution import substituted
 from tracegrad.ops.primitives.dynamic_slice import SLICE_AT
 from tracegrad.ops.primitives.transfer import TRANSFER
 from tracegrad.runtime import buffer as buffers
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 from tracegrad.support.tuning import tuning
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
@@ -183,7 +183,8 @@ def without_history(node: Node, device: Device) -> Node:
     """`node`, a value on `device`, without its history, which is let go of once what it is computed from is known."""
     if not node.needs_grad:
         return node
-    if state.symbolic or state.hidden or state.pulling:         # others need the history; but iterations, say, may be cut off from it
+    if unusual[0] and (state.symbolic or state.hidden or state.pulling):
+        # Others need the history; but iterations, say, may be cut off from it.
         return bind(_DETACH, (node,), {})
     found, views = resolve(node), list[Node]()
     if found.fn is _DATA and found.value is not None:            # a leaf's

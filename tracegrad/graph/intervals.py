@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from tracegrad.graph.ir import Node
-from tracegrad.support.cache import Cache
+from tracegrad.support.cache import listed
 from tracegrad.support.dtypes import DType
 
 Interval = tuple[int, int]              # two integers, the ends included
 NODES = 64                              # how far `interval` looks
-_ruled = Cache("operations with ranges", 2000)          # by class
-_whole = Cache("ranges of dtypes", 100)
+_whole: dict[DType, Interval] = listed("ranges of dtypes", {})
 
 
 def interval(node: Node) -> Interval:
@@ -51,15 +50,12 @@ def _kept(node: Node, *operands: Interval) -> Interval:
 
 def has_range(fn: Any) -> bool:
     """Whether a primitive's integers may be known to lie between others than all of the dtype's."""
-    known: bool | None = _ruled[type(fn)]
-    if known is None:
-        known = _ruled[type(fn)] = type(fn).interval.__qualname__ != "Primitive.interval"
-    return known
+    return bool(type(fn).interval.__qualname__ != "Primitive.interval")
 
 
 def all_of(dtype: DType) -> Interval:
     """What a dtype holds; nothing is known of floats."""
-    found: Interval | None = _whole[dtype]
+    found = _whole.get(dtype)
     if found is None:
         info = np.iinfo(dtype if dtype.kind in "iu" else np.int64)
         found = _whole[dtype] = (0, 1) if dtype.kind == "b" else (int(info.min), int(info.max))

@@ -173,7 +173,7 @@ def native_dropout(input: Array, p: float, train: bool | None) -> Any:
         return input, PUBLIC["ones_like"](input, dtype=dtypes.bool_)
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"native_dropout: p must be from 0 to 1, got {p}")
-    mask = kept(input.shape, p, input.device)
+    mask = kept(input, p, input.shape)
     return native_dropout_backward(input, mask, 1.0 / (1.0 - p) if p < 1.0 else 0.0), mask
 
 

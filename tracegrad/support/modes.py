@@ -86,10 +86,12 @@ class _Guard:
 
     def __set__(self, owner: _State, value: Any) -> None:
         fields = vars(owner)
+        if fields[self.name] is value:
+            return
         fields[self.name] = value
         fields["symbolic"] = owner.trace is not None or owner.examples > 0
         fields["anew"] = fields["symbolic"] or bool(fields["watch"])
-        fields["plain"] = plain = all(fields[name] == usual for name, usual in GUARDS.items())
+        fields["plain"] = plain = GUARDS.items() <= fields.items()
         before, fields["usual"] = fields["usual"], plain and not fields["scopes"]
         if before != fields["usual"]:
             with _counting:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 
 
 def _fresh() -> int:
@@ -185,10 +185,11 @@ def is_torchs() -> bool:
 
 def torchs(count: int) -> Any:
     """torch's generator, for `count` numbers of the stream. None where they are Philox's: without as_torch(), in traces and vmap."""
-    if not is_torchs():
+    if not _torchs or (unusual[0] and not is_torchs()):
         return None
-    advance(count)
-    return _present.stream.torchs()
+    stream = _present.stream
+    stream.offset += count
+    return stream.twister or stream.torchs()
 
 
 def get_rng_state() -> tuple[int, int]:

@@ -20,7 +20,7 @@ import optree
 from tracegrad.config import config
 from tracegrad.errors import INTERNAL, ArgumentError, ArgumentTypeError, DeviceError, TraceError
 from tracegrad.execute.deferred import flush, waiting
-from tracegrad.execute.devices import Device, find_device, upload
+from tracegrad.execute.devices import Device, find_device, stays_numpys, upload
 from tracegrad.execute.eager_executor import arrays_behind, nodes_of, prepare
 from tracegrad.execute.program import host_part
 from tracegrad.execute.realize import held_view, is_view, realize
@@ -121,6 +121,10 @@ class Tensor(History, InPlace, Subscripts, Conversion):
             return optree.tree_unflatten(call.tree, made)
         values = nodes_of(call, nodes, device, found)
         return self._tensor_of(values[result]) if result is not None and result >= call.made else results_of(self, call, values)
+
+    def _of_own(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """A tensor where this one is, of an array that nobody else has."""
+        return from_own(array, self._device)
 
     def _set_node(self, node: Node) -> None:
         held = node
@@ -393,10 +397,12 @@ def holding(device: Device, aval: Aval, attrs: dict[str, Any], value: Any, array
 def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False, copy: bool | None = True) -> Tensor:
     """A tensor with the contents of a numpy array of a supported dtype. copy: as in `compile.upload`."""
     found = find_device(device)
-    dtype = dtypes.as_dtype(array.dtype)
-    aval = Aval(array.shape, dtype)
-    out = holding(found, aval, {"aval": aval}, upload(found, array, copy))
-    if state.trace is not None:
+    aval = Aval(array.shape, dtypes.as_dtype(array.dtype))
+    if copy is not False and stays_numpys(found, array.nbytes):
+        out = holding(found, aval, {"aval": aval}, None, np.array(array, order="C"), True)
+    else:
+        out = holding(found, aval, {"aval": aval}, upload(found, array, copy))
+    if unusual[0] and state.trace is not None:
         state.trace.adopt(out)
     return out.requires_grad_() if requires_grad else out
 
@@ -405,8 +411,11 @@ def from_own(array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     """The same of an array that nobody else has, row by row in memory."""
     found = find_device(device)
     aval = Aval(array.shape, array.dtype)
-    out = holding(found, aval, {"aval": aval}, upload(found, array, own=True))
-    if state.trace is not None:
+    if stays_numpys(found, array.nbytes):
+        out = holding(found, aval, {"aval": aval}, None, array, True)
+    else:
+        out = holding(found, aval, {"aval": aval}, upload(found, array, own=True))
+    if unusual[0] and state.trace is not None:
         state.trace.adopt(out)
     return out
 

@@ -66,16 +66,17 @@ def drawn_in_order(order: Sequence[int] | None, shape: Sequence[int], draw: Call
     return np.ascontiguousarray(draw(tuple([shape[d] for d in order])).transpose(np.argsort(order)))
 
 
-def kept(shape: tuple[int, ...], p: float, device: Any, like: Any = None) -> Any:
-    """Which elements a dropout of probability p keeps: a tensor of bools.
+def kept(like: Any, p: float, shape: tuple[int, ...] | None = None) -> Any:
+    """Which elements of `like` a dropout of probability p keeps: a tensor of bools, of `shape` where that is another one.
 
-    like: what elements are dropped of. torch draws for these as they lie in memory, which of a transposed view is another order.
+    torch draws for elements as they lie in memory, which of a transposed view is another order.
     """
-    host = random_state.torchs(prod(shape))
+    host = random_state.torchs(prod(like.shape if shape is None else shape))
     if host is not None:
-        order = like._memory_order() if hasattr(like, "_memory_order") else None
-        return PUBLIC["asarray"](drawn_in_order(order, shape, lambda laid: host.bernoulli(laid, 1.0 - p)), device=device, copy=False)
-    keep = PUBLIC["rand"](shape, dtype=dtypes.float32, device=device) >= p
+        order = like._memory_order() if shape is None and hasattr(like, "_memory_order") else None
+        found = drawn_in_order(order, like.shape if shape is None else shape, lambda laid: host.bernoulli(laid, 1.0 - p))
+        return like._of_own(found) if hasattr(like, "_of_own") else PUBLIC["asarray"](found, device=like.device, copy=False)
+    keep = PUBLIC["rand"](like.shape if shape is None else shape, dtype=dtypes.float32, device=like.device) >= p
     node = getattr(keep, "_n", None)
     if type(node) is Node:                                   # (of another kind, where nothing is recorded)
         named(node, "keep")

@@ -6,6 +6,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError, ShapeError, warn
 from tracegrad.graph.operators import functional
+from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.arrays.pointwise import into
 from tracegrad.ops.arrays.pointwise import where as select
 from tracegrad.ops.arrays.random_bits import kept
@@ -28,8 +29,14 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
     if p == 1.0:
         out = input * 0.0
     else:
-        out = select(kept(input.shape, p, input.device, input), input * (1.0 / (1.0 - p)), 0.0)
+        out = _dropped(input, kept(input, p), p)
     return input.copy_(out) if inplace else out
+
+
+@on_nodes
+def _dropped(input: Array, keep: Array, p: float) -> Array:
+    """What is kept over 1 - p, else 0."""
+    return select(keep, input * (1.0 / (1.0 - p)), 0.0)
 
 
 def _check_p(name: str, p: float) -> None:
@@ -57,7 +64,7 @@ def _channel_dropout(name: str, spatial: int) -> Any:
         shape = _of_channels(name, spatial, input)
         if not training or p == 0.0:
             return input
-        out = input * 0.0 if p == 1.0 else select(kept(shape, p, input.device), input * (1.0 / (1.0 - p)), 0.0)
+        out = input * 0.0 if p == 1.0 else _dropped(input, kept(input, p, shape), p)
         return into(input, out, inplace)
 
     fn.__name__ = fn.__qualname__ = name
@@ -81,7 +88,7 @@ def _alpha_dropped(name: str, input: Array, p: float, training: bool, inplace: b
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     scale = ((1.0 - p) * (1.0 + p * _ALPHA * _ALPHA)) ** -0.5
-    keep = kept(shape, p, input.device, input if shape == input.shape else None)
+    keep = kept(input, p, None if shape == input.shape else shape)
     out = select(keep, input, _ALPHA) * scale - scale * p * _ALPHA
     return into(input, out, inplace)
 

@@ -10,7 +10,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import by_value, common_dtype, refuse_complex
 from tracegrad.graph.operators import Operators, public
 from tracegrad.graph.primitive import cast, const, holds, scalar
-from tracegrad.ops.arguments import on_nodes, rounded_once
+from tracegrad.ops.arguments import held, on_nodes, rounded_once
 from tracegrad.ops.arrays.complex_numbers import complex_, imag, real
 from tracegrad.ops.arrays.logical import isfinite
 from tracegrad.ops.arrays.pointwise import (
@@ -167,7 +167,12 @@ def equal(input: Array, other: Array) -> bool:
     for x in (input, other):
         if not isinstance(x, Operators):
             raise DTypeError(f"equal: expected a Tensor, got {type(x).__name__}; use tg.tensor(...) for arrays, lists and numbers")
-    return input.shape == other.shape and bool(eq(input, other).all())
+    if input.shape != other.shape:
+        return False
+    a, b = held(input), held(other)
+    if a is None or b is None or a.dtype != b.dtype or input._device is not other._device:
+        return bool(eq(input, other).all())
+    return bool((a == b).all())
 
 
 @public("isin", method=False)

@@ -13,7 +13,7 @@ from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeEr
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, Operators, public
 from tracegrad.graph.primitive import cast, const, iota
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import held, integer, on_nodes, one_dim
 from tracegrad.ops.arrays.pointwise import lt, ne
 from tracegrad.ops.arrays.reductions import sum_
 from tracegrad.ops.arrays.shaping.reshaping import full_like_shape
@@ -32,6 +32,8 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
         raise DTypeError(f"{name}: expected a Tensor, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
     if isinstance(x, Node):
         raise TraceError(f"{name}: the shape of the result depends on values, which a derivative rule does not have; {instead}")
+    if (found := held(x)) is not None:
+        return found  # type: ignore[no-any-return]
     try:
         return x.detach().numpy()  # type: ignore[no-any-return]
     except TraceError:
@@ -41,6 +43,8 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
 def _tensor(like: Any, array: Any) -> Any:
     if state.trace is not None:                 # which takes no arrays of the user's; this is none
         return PUBLIC["tensor"](array.reshape(-1).tolist(), dtype=array.dtype, device=like.device).reshape(array.shape)
+    if hasattr(like, "_of_own") and array.flags.writeable:      # made here
+        return like._of_own(np.asarray(array, order="C"))
     return PUBLIC["tensor"](np.asarray(array, order="C"), device=like.device)
 
 
@@ -84,6 +88,8 @@ def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
         np.nonzero(values.reshape(1)) if as_tuple else ())
     if as_tuple:
         return tuple(_tensor(input, part) for part in found)
+    if values.ndim == 1:
+        return _tensor(input, found[0][:, None])
     return _tensor(input, np.stack(found, 1) if values.ndim else np.zeros((int(values != 0), 0), np.int64))
 
 

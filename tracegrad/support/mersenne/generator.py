@@ -6,7 +6,9 @@ host, one word after the other, so everything else draws from Philox (`philox.py
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Callable
 from math import cos, log1p, pi, prod, sin, sqrt
 from typing import Any
 
@@ -24,29 +26,82 @@ _WIDE_RANGE = 1 << 28                   # from here on torch takes 64 bits for a
 _SHORT = 200                            # up to which Python exchanges elements faster than arrays find all exchanges
 _LOW_24, _UNIT_24 = np.uint64((1 << 24) - 1), np.float32(2.0**-24)       # bits of a word that a float32 is made of, and what they count
 _LOW_53, _HALF_WORD, _ZERO = np.uint64((1 << 53) - 1), np.uint64(32), np.float32(0)
-_FEW = 1 << 11                          # normal numbers that are made ahead at most
-_ahead = threading.RLock()
+_MANY = 1 << 12                         # words that are made ahead at most; a draw of more makes its own
+_NONE = np.zeros(0, np.uint64)
+_LEFT, _PLACES = np.arange(_SHORT, 1, -1, dtype=np.uint64), np.arange(_SHORT, dtype=np.uint64)
+_lock = threading.RLock()
 
 
 class Mersenne:
-    """torch's CPU generator, seeded. Arrays are drawn in the order of their elements."""
+    """torch's CPU generator, seeded. Arrays are drawn in the order of their elements.
+
+    Words are made ahead, as many as draws of few took in a row: NumPy takes as long for few as for some. So are the numbers that draws make
+    of them, for each place where a draw may begin.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._words = np.random.MT19937()
         self._words._legacy_seeding(seed & 0xFFFFFFFF)
         self._normal: float | None = None                       # normal numbers are made in pairs: the one that was not asked for yet
-        # See `_blocks`: what was made ahead, how many of these are handed out, the state before them, how many were drawn in a row.
-        self._ready: Array | None = None
-        self._before: Any = None
-        self._taken = self._row = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """There are no words ahead."""
+        self._ahead, self._at, self._row = _NONE, 0, 0          # the words; the place of the next one; how many were drawn in a row
+        self._before = b""                                      # the state before the last ones of these, and how many are before those
+        self._rest = 0
+        self._made: dict[Any, Array] = {}                       # by what makes numbers of words, those of the words ahead
 
     def raw(self, count: int) -> Array:
-        """`count` words of 32 bits, as uint64."""
-        with _ahead:
-            if self._row:
-                self._settle()
-            return self._words.random_raw(count)
+        """`count` words of 32 bits, as uint64. Nobody writes them."""
+        return self._drawn(count)
+
+    def _drawn(self, count: int, make: Callable[[Array], Array] | None = None, step: int = 1) -> Array:
+        """`count` words, or what `make` makes of them: its last dimension has a number for each word. Nobody writes it.
+
+        step: where those may begin of which `make` makes something, from the first word on.
+        """
+        with _lock:
+            at, end = self._at, self._at + count
+            if end > len(self._ahead):
+                if count > _MANY:
+                    words = self._words.random_raw(end - len(self._ahead))
+                    if at < len(self._ahead):
+                        words = np.concatenate([self._ahead[at:], words])
+                    self._forget()
+                    return words if make is None else make(words)
+                at, end = self._go_on(count), count
+            self._at = end
+            if make is None:
+                return self._ahead[at:end]
+            first = at % step
+            found = self._made.get((make, first))
+            if found is None:
+                found = self._made[make, first] = make(self._ahead[first:])
+            return found[..., at - first:end - first]
+
+    def _go_on(self, count: int) -> int:
+        """Have `count` words ahead, and some more where few were drawn before; the place of the first."""
+        rest, row = self._ahead[self._at:], self._row
+        self._rest = len(rest)
+        missing = max(min(row, _MANY), count) - self._rest
+        self._before = bytes(self._place()) if missing > count - self._rest else b""
+        words = self._words.random_raw(missing)
+        self._ahead = np.concatenate([rest, words]) if self._rest else words
+        self._row, self._made = row + len(self._ahead), {}
+        return 0
+
+    def _settle(self) -> None:
+        """Have no words ahead: the next one is the one behind those that were drawn."""
+        if self._at < len(self._ahead):
+            self._place()[:] = self._before
+            self._words.random_raw(self._at - self._rest, output=False)
+        self._forget()
+
+    def _place(self) -> Any:
+        """The memory of the state, which is copied in a 60th of the time that `state` takes."""
+        return (ctypes.c_char * (4 * _WORDS + 4)).from_address(self._words.ctypes.state_address)
 
     def long(self, count: int) -> Array:
         """`count` words of 64 bits."""
@@ -56,28 +111,28 @@ class Mersenne:
         return found
 
     def doubles(self, count: int) -> Array:
-        """Uniform in [0, 1), float64."""
+        """Uniform in [0, 1), float64. Nobody writes them."""
+        if 2 * count <= _MANY:
+            return self._drawn(2 * count, _doubles)[::2]
         words = self.long(count)
         words &= _LOW_53
         return words * 2.0**-53
 
     def double(self) -> float:
-        """One of `doubles`. (Python's integers are faster than an array of one.)"""
-        high, low = self.raw(2).tolist()
-        return float(((high << 32 | low) & (1 << 53) - 1) * 2.0**-53)
+        """One of `doubles`."""
+        return float(self._drawn(2, _doubles)[0])
 
     def uniform(self, shape: Shape, dtype: Any, low: float = 0.0, high: float = 1.0) -> Array:
         """Uniform in [low, high)."""
         count = prod(shape)
         if dtype == dtypes.float64:
             return (self.doubles(count) * (high - low) + low).reshape(shape)
-        words = self.raw(count)
-        words &= _LOW_24
-        unit = words.astype(np.float32)
-        unit *= _UNIT_24
+        unit = self._drawn(count, _units)
         if low != 0.0 or high != 1.0:
             first = np.float32(low)
-            unit = _fused(unit, np.float32(high) - first, first)
+            unit = _fused(unit, float(np.float32(high) - first), float(first))
+        elif count <= _MANY:
+            unit = unit.copy()                                  # a part of those ahead
         if dtype == dtypes.float32:
             return unit.reshape(shape)
         out = unit.astype(dtype)
@@ -89,50 +144,28 @@ class Mersenne:
         """Normal numbers, by Box and Muller: 16 and more as the cosines of eight angles and then their sines, fewer in pairs of float64."""
         count = prod(shape)
         if count < 16:
-            return np.array([self.one_normal() * std + mean for _ in range(count)], dtype).reshape(shape)
-        half = dtypes.is_half(dtype)
+            return np.array([x * std + mean for x in self._few_normals(count)], dtype).reshape(shape)
+        half = dtype != dtypes.float32 and dtypes.is_half(dtype)
         kind = np.float32 if half else dtype.type
         rest = count % 16                                       # the last 16 are drawn anew
-        if not rest and count <= _FEW and kind is np.float32:
-            out = self._blocks(count)
+        words = (count - rest if half else count) + (16 if rest else 0)
+        if words <= _MANY and kind is np.float32 and not rest:
+            out = self._drawn(words, _blocks, 16).copy()
+        elif words <= _MANY and kind is np.float32:
+            both = self._drawn(words, _normals)
+            out = np.concatenate([_in_blocks(both[:, :count - rest])[:count - 16], _in_blocks(both[:, -16:])])
         else:
-            drawn = self.uniform(((count - rest if half else count) + (16 if rest else 0),), np.dtype(kind))
+            drawn = self.uniform((words,), np.dtype(kind))
             out = _box_muller(np.concatenate([drawn[:count - rest], drawn[-16:]]) if rest else drawn)
-            if rest:
-                out = np.concatenate([out[:count - 16], out[-16:]])
-        if kind is np.float32:
-            shift = np.float32(mean) if mean else _ZERO
-            if shift:
-                out = _fused(out, float(np.float32(std)), float(shift))
-            else:                                               # (which makes 0.0 of -0.0)
-                out = (out if std == 1.0 else out * np.float32(std)) + shift
-        else:
+            out = np.concatenate([out[:count - 16], out[-16:]]) if rest else out
+        if kind is not np.float32:
             out = out * kind(std) + kind(mean)
+        elif mean:
+            out = _fused(out, float(np.float32(std)), float(np.float32(mean)))
+        elif std != 1.0 or words > _MANY:
+            out *= np.float32(std)
+            out += _ZERO                                        # (which makes 0.0 of -0.0)
         return (out.astype(dtype) if half else out).reshape(shape)
-
-    def _blocks(self, count: int) -> Array:
-        """`count` normal numbers of float32 with mean 0 and deviation 1, a multiple of 16.
-
-        Where such draws follow one another, as many numbers as those drew are made ahead: NumPy takes as long for few as for some.
-        """
-        with _ahead:
-            if self._ready is None or self._taken + count > len(self._ready):
-                row = self._row
-                self._settle()
-                ahead = max(min(row, _FEW) // count, 1) * count
-                self._before = self._words.state if ahead > count else None
-                self._ready, self._row = _box_muller(self.uniform((ahead,), dtypes.float32)), row
-            self._taken += count
-            self._row += count
-            return self._ready[self._taken - count:self._taken]
-
-    def _settle(self) -> None:
-        """Forget what was made ahead: the next word is the one behind the numbers that were handed out."""
-        ready, self._ready, self._row = self._ready, None, 0
-        if ready is not None and self._taken < len(ready):
-            self._words.state = self._before
-            self._words.random_raw(self._taken, output=False)
-        self._taken = 0
 
     def truncated(self, shape: Shape, dtype: Any, mean: float, std: float, low: float, high: float) -> Array:
         """Normal numbers from low to high: all are drawn again until none lies outside."""
@@ -146,14 +179,22 @@ class Mersenne:
         """A normal number of float64: they are made in pairs."""
         found, self._normal = self._normal, None
         if found is None:
-            u, v = self.double(), self.double()
-            radius, angle = sqrt(-2.0 * log1p(-v)), 2.0 * pi * u
-            found, self._normal = radius * cos(angle), radius * sin(angle)
+            found, self._normal = _normal_pair(self.double(), self.double())
+        return found
+
+    def _few_normals(self, count: int) -> list[float]:
+        """`count` numbers of `one_normal`."""
+        found = [self.one_normal()] if count and self._normal is not None else []
+        drawn = self.doubles(-(-(count - len(found)) // 2) * 2).tolist()
+        for u, v in zip(drawn[::2], drawn[1::2], strict=True):
+            found += _normal_pair(u, v)
+        if len(found) > count:
+            self._normal = found.pop()
         return found
 
     def normals(self, count: int) -> Array:
         """Normal numbers of float64 one by one, as torch's log_normal_ and its gamma numbers take them."""
-        return np.array([self.one_normal() for _ in range(count)])
+        return np.array(self._few_normals(count))
 
     def integers(self, shape: Shape, low: int, high: int) -> Array:
         """Integers from low to high - 1, as int64."""
@@ -175,8 +216,7 @@ class Mersenne:
         if n > _SHORT:
             return exchanged((words % np.arange(n, 1, -1, dtype=np.uint64)).astype(np.int64))
         order = list(range(n))
-        for i, word in enumerate(words.tolist()):
-            step = i + word % (n - i)
+        for i, step in enumerate((words % _LEFT[_SHORT - n:] + _PLACES[:n - 1]).tolist() if n > 1 else []):
             order[i], order[step] = order[step], order[i]
         return np.array(order, np.int64)
 
@@ -199,7 +239,7 @@ class Mersenne:
 
     def save(self) -> Array:
         """The state as torch writes it: 5056 bytes."""
-        with _ahead:
+        with _lock:
             self._settle()
         now: Any = self._words.state["state"]
         out = np.zeros((), _SAVED)
@@ -215,7 +255,7 @@ class Mersenne:
         self.seed = int(found["seed"])
         self._words.state = {"bit_generator": "MT19937",
                              "state": {"key": found["words"].astype(np.uint32), "pos": _WORDS + 1 - int(found["left"])}}
-        self._ready, self._row, self._taken = None, 0, 0
+        self._forget()
         self._normal = float(found["y"]) if found["valid"] else None
 
 
@@ -247,12 +287,56 @@ def _box_muller(uniform: Array) -> Array:
     """Normal numbers with mean 0 and deviation 1 of uniform ones, a multiple of 16, each step in their own dtype."""
     kind = uniform.dtype.type
     if kind is np.float32:
-        parts = [_box_muller32(uniform[at:at + _CHUNK].reshape(-1, 2, 8)) for at in range(0, len(uniform), _CHUNK)]
-        return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(-1)
+        chunks = [uniform[at:at + _CHUNK].reshape(-1, 2, 8) for at in range(0, len(uniform), _CHUNK)]
+        parts = [_box_muller32(pairs[:, 0].reshape(-1), pairs[:, 1].reshape(-1)).reshape(2, -1, 8) for pairs in chunks]
+        return np.concatenate([part.transpose(1, 0, 2).reshape(-1) for part in parts])
     pairs = uniform.reshape(-1, 2, 8)
     radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
     angle = kind(2 * np.pi) * pairs[:, 1]
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
+
+
+def _normal_pair(u: float, v: float) -> tuple[float, float]:
+    """Two normal numbers of float64 of two uniform ones."""
+    radius, angle = sqrt(-2.0 * log1p(-v)), 2.0 * pi * u
+    return radius * cos(angle), radius * sin(angle)
+
+
+# What `Mersenne._drawn` makes of words: a number for each, which only those use that begin there.
+
+def _units(words: Array) -> Array:
+    """Uniform in [0, 1), float32."""
+    unit = (words & _LOW_24).astype(np.float32)
+    unit *= _UNIT_24
+    return unit
+
+
+def _doubles(words: Array) -> Array:
+    """Uniform in [0, 1), float64: of a word and the next one."""
+    pairs = words << _HALF_WORD
+    pairs[:-1] |= words[1:]
+    pairs &= _LOW_53
+    return pairs * 2.0**-53
+
+
+def _normals(words: Array) -> Array:
+    """Normal numbers of float32 with mean 0 and deviation 1, one below the other: of a word and the eighth one after it."""
+    unit = _units(words)
+    found = _box_muller32(unit, np.concatenate([unit[8:], unit[:8]]))
+    found += _ZERO                                      # (which makes 0.0 of -0.0)
+    return found
+
+
+def _blocks(words: Array) -> Array:
+    """Those of each 16 words from the first one on, as torch has them."""
+    found = _box_muller(_units(words[:len(words) // 16 * 16]))
+    found += _ZERO
+    return found
+
+
+def _in_blocks(both: Array) -> Array:
+    """Those of `_normals` as torch has them: of each 16 words the eight of the first row, and those of the second one."""
+    return both.reshape(2, -1, 2, 8)[:, :, 0].transpose(1, 0, 2).reshape(-1)
 
 
 # In float32 torch computes logarithm, sine and cosine by the polynomials of the Cephes library (S. Moshier), with fused multiply-adds. They
@@ -275,9 +359,10 @@ _QUARTER_PI = _single(-0.78515625, -2.4187564849853515625e-4, -3.774894977445941
 _HALF_ROOT, _SIGN = np.float32(0.7071067811865476).view(np.int32), np.int32(-2**31)           # their bits
 
 
-def _fused(a: Any, b: Any, c: Any) -> Array:
-    """a * b + c of float32, rounded once. Python's numbers are of float32, too."""
-    found: Array = np.multiply(a, b, dtype=np.float64)
+def _fused(a: Array, b: float, c: float) -> Array:
+    """a * b + c of float32, rounded once. The numbers are of float32, too."""
+    found = a.astype(np.float64)
+    found *= b
     found += c
     return found.astype(np.float32)
 
@@ -361,11 +446,11 @@ def _sin_cos(x: Array) -> Any:
     return out.view(np.float32)
 
 
-def _box_muller32(pairs: Array) -> Array:
-    """Normal numbers with mean 0 and deviation 1 of uniform ones, as an array (blocks, 2, 8)."""
-    count = len(pairs)
-    radius = _log((np.float32(1) - pairs[:, 0]).reshape(-1))
+def _box_muller32(u: Array, v: Array) -> Array:
+    """Normal numbers with mean 0 and deviation 1 of pairs of uniform ones: by the cosines of v, and below those by its sines."""
+    radius = _log(np.float32(1) - u)
     radius *= np.float32(-2)
     np.sqrt(radius, radius)
-    sin, cos = (_sin_cos((np.float32(2 * np.pi) * pairs[:, 1]).reshape(-1)) * radius).reshape(2, count, 8)
-    return np.stack([cos, sin], 1)
+    found: Array = _sin_cos(np.float32(2 * np.pi) * v)
+    found *= radius
+    return found[::-1]

@@ -34,14 +34,17 @@ class Count(int):
     shape: Size
 
     @classmethod
-    def of(cls, shape: Size) -> Count:
-        """The Count of a tensor of that shape."""
-        size = cls(prod(shape))
+    def of(cls, shape: Size, count: int | None = None) -> Count:
+        """The Count of a tensor of that shape. count: its elements, where they are known."""
+        size = cls(prod(shape) if count is None else count)
         size.shape = shape
         return size
 
     def __call__(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[one_dim("size", dim, len(self.shape))]
+        shape = self.shape
+        if dim.__class__ is int and -len(shape) <= dim < len(shape):
+            return tuple.__getitem__(shape, dim)
+        return shape if dim is None else shape[one_dim("size", dim, len(shape))]
 
 
 class Handle(Operators):
@@ -237,7 +240,8 @@ class Handle(Operators):
     @property
     def size(self) -> Count:
         """The number of elements, as in numpy; called, the shape or the size of one dimension, as in torch: x.size(), x.size(dim)."""
-        return Count.of(self.shape)
+        aval = (self._n if self._base is None else self._node()).aval
+        return Count.of(aval.sizes, aval.size)
 
     def dim(self) -> int:
         """The number of dimensions."""

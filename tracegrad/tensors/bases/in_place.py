@@ -206,7 +206,8 @@ class InPlace(Handle):
 
         >>> tg.zero_(tg.ones(2))
         """
-        return self._filled("zero_", 0)
+        aval = (self._n if self._base is None else self._node()).aval
+        return self._filled("zero_", 0, np.zeros(aval.shape, aval.dtype) if made_eagerly(self._device, aval) else None)
 
     def fill_(self, value: Any) -> Self:
         """Set every element to `value`, a number or a 0-d tensor. Any dtype. Raises ShapeError for a tensor with dimensions.
@@ -219,10 +220,13 @@ class InPlace(Handle):
             return self.copy_(value)
         return self._filled("fill_", value)
 
-    def _filled(self, call: str, value: Any) -> Self:
+    def _filled(self, call: str, value: Any, array: Any = None) -> Self:
+        """array: what it gets then, where that was made already."""
         aval = (self._n if self._base is None else self._node()).aval
-        if made_eagerly(self._device, aval):                # nobody else has the array: it is the tensor's value
-            array = np.full(aval.shape, exact_number(call, value, aval.dtype), aval.dtype)
+        if array is None and made_eagerly(self._device, aval):
+            array = np.empty(aval.shape, aval.dtype)
+            array.fill(exact_number(call, value, aval.dtype))
+        if array is not None:                               # nobody else has the array: it is the tensor's value
             return self._rebind(data(aval, host_part(self._device, array)), call)
         return self._rebind(expand(scalar(call, value, aval.dtype), aval.shape), call)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -26,19 +26,51 @@ _RUN_TIME = Aval((), dtypes.float64, True)
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
-def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F], F]:
+@overload
+def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F], F]: ...
+
+
+@overload
+def create(*names: str, draws: bool = False, again: bool = False, sized: Literal[True]) -> Callable[[Any], Any]: ...
+
+
+def create(*names: str, draws: bool = False, again: bool = False, sized: bool = False) -> Callable[[Any], Any]:
     """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (support/layouts.py); draws: and
     generator.
 
+    sized: what it takes as *size may also be given by name, as f(size=(2, 3)).
     again: what it makes of numbers depends on nothing else, and is remembered if it is small (see execute/eager_executor.py).
     """
 
-    def attach(make: F) -> F:
+    def attach(make: Any) -> Any:
         memo = calls()
 
-        def made_by(args: Any, kwargs: Any) -> Any:
-            try:
+        def made_again(args: Any, kwargs: Any) -> Any:
+            known = describe(args, kwargs, tensors=False) if state.plain and config.eager else None
+            if known is None:
                 return make(*args, **kwargs)
+            device, call = find_device(), memo[known[0]]
+            found = None if call is None else arrays_of(call, (), device)
+            if found is not None:
+                _, aval, attrs = call.prepared.leaf
+                return holding(device, aval, attrs, None, found[0])
+            made = make(*args, **kwargs)
+            if call is None and made._device is device and not made._n.needs_grad:
+                learn(memo, known[0], (), made._n)
+            return made
+
+        @functools.wraps(make)
+        def entry(*args: Any, **kwargs: Any) -> Any:
+            if kwargs and sized and "size" in kwargs:
+                args = (*args, kwargs.pop("size"))
+            try:
+                if not kwargs or _TORCHS.isdisjoint(kwargs):
+                    return made_again(args, kwargs) if again else make(*args, **kwargs)
+                accept(make.__name__, kwargs)
+                if not draws:
+                    return make(*args, **kwargs)
+                with random_state.using(make.__name__, kwargs.pop("generator", None)):
+                    return make(*args, **kwargs)
             except (OutOfMemoryError, MemoryError, ValueError) as error:
                 refused = of_memory(make.__name__, error)
                 if refused is None:
@@ -46,29 +78,7 @@ def create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F
                 refused.on(find_device())
                 raise refused from error.__cause__
 
-        @functools.wraps(make)
-        def entry(*args: Any, **kwargs: Any) -> Any:
-            if not kwargs or _TORCHS.isdisjoint(kwargs):
-                known = describe(args, kwargs, tensors=False) if again and state.plain and config.eager else None
-                if known is None:
-                    return made_by(args, kwargs)
-                device, call = find_device(), memo[known[0]]
-                found = None if call is None else arrays_of(call, (), device)
-                if found is not None:
-                    _, aval, attrs = call.prepared.leaf
-                    return holding(device, aval, attrs, None, found[0])
-                made = made_by(args, kwargs)
-                if call is None and made._device is device and not made._n.needs_grad:
-                    learn(memo, known[0], (), made._n)
-                return made
-            name = make.__name__
-            accept(name, kwargs)
-            if not draws:
-                return made_by(args, kwargs)
-            with random_state.using(name, kwargs.pop("generator", None)):
-                return made_by(args, kwargs)
-
-        return public(*(names or (make.__name__,)), method=False)(entry)  # type: ignore[return-value]
+        return public(*(names or (make.__name__,)), method=False)(entry)
 
     return attach
 
@@ -88,18 +98,6 @@ def shape_of(call: str, size: Sequence[Any]) -> Shape:
             raise (ArgumentError if number else ArgumentTypeError)(f"{call}: sizes are non-negative ints, got {tuple(size)}")
         out.append(int(n))
     return tuple(out)
-
-
-def sized(make: Any) -> Any:
-    """Decorator: what `make` takes as *size may also be given by name, as f(size=(2, 3))."""
-
-    @functools.wraps(make)
-    def entry(*args: Any, **kwargs: Any) -> Tensor:
-        if "size" in kwargs:
-            args = (*args, kwargs.pop("size"))
-        return make(*args, **kwargs)  # type: ignore[no-any-return]
-
-    return entry
 
 
 def python_number(call: str, value: Any, may_be_complex: bool = False) -> Any:

@@ -27,7 +27,6 @@ from tracegrad.tensors.creation.arguments import (
     number_or_node,
     python_number,
     shape_of,
-    sized,
 )
 from tracegrad.tensors.tensor import Tensor, from_array, holding, new_tensor, older
 
@@ -65,8 +64,7 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
     return out.requires_grad_() if requires_grad else out
 
 
-@create()
-@sized
+@create(sized=True)
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros.
 
@@ -77,8 +75,7 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return _filled("zeros", size, 0, float_dtype(dtype), device, requires_grad)
 
 
-@create()
-@sized
+@create(sized=True)
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones.
 
@@ -89,8 +86,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return _filled("ones", size, 1, float_dtype(dtype), device, requires_grad)
 
 
-@create()
-@sized
+@create(sized=True)
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held.
 

@@ -30,6 +30,8 @@ from tracegrad.tensors.creation.random_numbers import (
 )
 from tracegrad.tensors.tensor import Tensor, from_own
 
+_NUMBERS = frozenset((int, float))
+
 
 def fills(draw: Any, ordered: bool = True) -> Any:
     """Decorator: a function that draws numbers like a tensor, as the method of its name that overwrites the tensor with them.
@@ -43,7 +45,9 @@ def fills(draw: Any, ordered: bool = True) -> Any:
 
     @wraps(draw)
     def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
-        for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
+        for argument, value in (*zip(names, args, strict=False), *kwargs.items()) if args or kwargs else ():
+            if value.__class__ in _NUMBERS:
+                continue
             if not isinstance(value, (int, float, np.floating, np.integer, Tensor, NoneType)) or (value is None and name != "random_"):
                 raise ArgumentTypeError(f"{name}: {argument} must be a number, got {value!r}")
         order = memory_order(self) if ordered and self._base is not None and random_state.is_torchs() else None
@@ -73,20 +77,21 @@ def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any =
     if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     computed_dtype("uniform_", x)                   # refuses integers by this name
-    return draw_uniform(x.shape, x.dtype, x.device, low, high)  # type: ignore[no-any-return]
+    return draw_uniform(x.shape, x._n.aval.dtype, x._device, low, high)  # type: ignore[no-any-return]
 
 
 @partial(fills, ordered=False)
 def normal_(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
-    if not x.is_complex():
+    kind = x._n.aval.dtype.kind
+    if kind not in "cf":
         computed_dtype("normal_", x)
-    host = random_state.torchs(x.numel()) if dtypes.is_float(x.dtype) and not lies_row_by_row(x) else None
+    host = random_state.torchs(x.numel()) if x._base is not None and kind != "c" and not lies_row_by_row(x) else None
     if host is not None:                            # torch draws so, one by one, where elements do not lie one behind the other
         drawn = drawn_in_order(memory_order(x), x.shape, lambda shape: host.normals(prod(shape)).reshape(shape))
         return from_own((drawn * std + mean).astype(x.dtype), x.device)
-    return draw_normal(x.shape, x.dtype, x.device, mean, std)  # type: ignore[no-any-return]
+    return draw_normal(x.shape, x._n.aval.dtype, x._device, mean, std)  # type: ignore[no-any-return]
 
 
 @fills

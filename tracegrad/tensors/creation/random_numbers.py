@@ -30,7 +30,7 @@ from tracegrad.support.blas import silent
 from tracegrad.support.modes import state
 from tracegrad.support.philox import FEW
 from tracegrad.tensors.attributes import memory_order
-from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of, sized
+from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of
 from tracegrad.tensors.tensor import Tensor, from_own, holding, new_tensor
 
 
@@ -56,12 +56,14 @@ def seed_and_offset(shape: Shape, numbers: int) -> tuple[Node, Node]:
 
 def of_parameters(drawn: Tensor, *parameters: Tensor) -> Tensor:
     """What was drawn, which requires grad where one of its parameters does: as in torch the gradient of these is 0."""
+    behind = [node for p in parameters if (node := p._node()).needs_grad] if state.grad else []
+    if not behind:
+        return drawn
     node = drawn._node()
     with own_nodes():
-        for p in parameters:
-            if state.grad and (of := p._node()).needs_grad:
-                node = bind(REGISTRY["refilled"], (node, expanded("random numbers", cast(of, node.dtype), node.shape)), {})
-    return drawn if node is drawn._node() else new_tensor(node, drawn.device)
+        for of in behind:
+            node = bind(REGISTRY["refilled"], (node, expanded("random numbers", cast(of, node.dtype), node.shape)), {})
+    return new_tensor(node, drawn.device)
 
 
 _draws = calls()                    # by what draws how many numbers, and of which dtype
@@ -112,9 +114,10 @@ def _of_parts(parts: Tensor) -> Any:
 def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
     """Uniform in [low, high); of a complex dtype, both parts."""
     dtype = dtypes.as_dtype(dtype)
-    if dtype.kind == "c":
+    kind = dtypes.dtype_kind(dtype)
+    if kind == "c":
         return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
-    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
     drawn = None
@@ -127,17 +130,17 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
     """Normal; of a complex dtype circular: both parts have half the variance."""
     dtype = dtypes.as_dtype(dtype)
-    if dtype.kind == "c":
+    kind = dtypes.dtype_kind(dtype)
+    if kind == "c":
         return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
-    host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
+    host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
     drawn = _drawn(random_bits.normal, shape, dtype, device)
     return drawn if _are(mean, 0.0) and _are(std, 1.0) else drawn * std + mean
 
 
-@create(draws=True)
-@sized
+@create(draws=True, sized=True)
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1); of a complex dtype, both parts.
 
@@ -150,8 +153,7 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return out.requires_grad_() if requires_grad else out
 
 
-@create(draws=True)
-@sized
+@create(draws=True, sized=True)
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2.
 
@@ -164,13 +166,15 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out.requires_grad_() if requires_grad else out
 
 
+def _leaf(drawn: Tensor, requires_grad: bool) -> Tensor:
+    return drawn.requires_grad_() if requires_grad else drawn
+
+
 def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any, Any], Tensor | None]:
     """Numbers of torch's stream like a view whose dimensions lie in memory in another order: torch draws them in that order."""
 
     def draw(input: Tensor, dtype: Any, device: Any) -> Tensor | None:
-        if not random_state.is_torchs() or not dtypes.is_float(dtype):
-            return None
-        order = memory_order(input)
+        order = memory_order(input) if input._base is not None and dtypes.is_float(dtype) and random_state.is_torchs() else None
         host = None if order is None else torchs_stream(prod(input.shape), device)
         if order is None or host is None:
             return None
@@ -179,9 +183,9 @@ def _as_laid(numbers: Callable[[Any, Shape, Any], Any]) -> Callable[[Tensor, Any
     return draw
 
 
-rand_like = like_function("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g),
+rand_like = like_function("rand", lambda s, d, v, g: _leaf(draw_uniform(s, d, v), g),
                           _as_laid(lambda host, shape, dtype: host.uniform(shape, dtype)))
-randn_like = like_function("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g),
+randn_like = like_function("randn", lambda s, d, v, g: _leaf(draw_normal(s, d, v), g),
                            _as_laid(lambda host, shape, dtype: host.normals(prod(shape)).astype(dtype).reshape(shape)))
 
 
@@ -268,7 +272,7 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 def draw_bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
-    dtype = dtypes.as_dtype(x.dtype)
+    dtype = x._n.aval.dtype
     if not isinstance(p, Tensor) and (host := torchs_stream(x.numel(), x.device)) is not None:
         return from_own(host.bernoulli(x.shape, float(p)).astype(dtype), x.device)
     if isinstance(p, Tensor) and (found := _torchs_events(x, p, dtype)) is not None:
@@ -316,7 +320,13 @@ def normal(
     shape = broadcast_shapes("normal", [v.shape for v in given])
     found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
     scale = _not_negative("normal", std) if isinstance(std, Tensor) else std
-    return of_parameters((randn(shape, dtype=found, device=given[0].device) * scale + mean).detach(), *given)
+    bare = [v.detach() if isinstance(v, Tensor) and v._node().needs_grad else v for v in (scale, mean)]
+    return of_parameters(_moved(draw_normal(shape, found, given[0].device), *bare), *given)
+
+
+@on_nodes
+def _moved(drawn: Any, std: Any, mean: Any) -> Any:
+    return drawn * std + mean
 
 
 @on_nodes
@@ -404,6 +414,7 @@ def check_positive(call: str, what: str, value: float) -> None:
 
 def computed_dtype(call: str, x: Tensor) -> Any:
     """The dtype that a distribution is computed in: float32 for those of 16 bits."""
-    if not dtypes.is_float(x.dtype):
+    dtype = x._n.aval.dtype
+    if dtypes.dtype_kind(dtype) != "f":
         raise DTypeError(f"{call}: makes floats, not {x.dtype}")
-    return dtypes.float32 if dtypes.is_half(x.dtype) else dtypes.as_dtype(x.dtype)
+    return dtypes.float32 if dtype.itemsize == 2 else dtype
