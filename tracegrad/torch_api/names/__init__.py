@@ -25,7 +25,7 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
-from tracegrad.torch_api.names._compiled import Compiled as _Compiled
+from tracegrad.torch_api.names._dynamo.compiled import Compiled as _Compiled
 from tracegrad.torch_api.names._higher_order_ops.control import cond as cond
 from tracegrad.torch_api.names._higher_order_ops.control import while_loop as while_loop
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion

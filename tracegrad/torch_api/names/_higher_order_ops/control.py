@@ -7,8 +7,9 @@ from typing import Any
 
 import optree
 
-import tracegrad as tg
+from tracegrad.control_flow import functions
 from tracegrad.errors import ArgumentTypeError
+from tracegrad.tensors.tensor import Tensor
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
@@ -18,7 +19,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
 
     >>> cond(tg.tensor(True), lambda x: x.sin(), lambda x: x * 0, (tg.ones(2),))
     """
-    return tg.cond(pred, true_fn, false_fn, operands=_tuple("cond: operands", operands))
+    return functions.cond(pred, true_fn, false_fn, operands=_tuple("cond: operands", operands))
 
 
 def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
@@ -28,7 +29,7 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
 
     >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (tg.tensor(0), tg.ones(3)))
     """
-    return tg.while_loop(cond_fn, body_fn, carried_inputs=_tuple("while_loop: carried_inputs", carried_inputs))
+    return functions.while_loop(cond_fn, body_fn, carried_inputs=_tuple("while_loop: carried_inputs", carried_inputs))
 
 
 def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False,
@@ -42,8 +43,8 @@ def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, *, dim: int 
     """
     leaves, tree = optree.tree_flatten(xs)
     if leaves:
-        xs = optree.tree_unflatten(tree, [x.movedim(dim, 0) if isinstance(x, tg.Tensor) and x.ndim else x for x in leaves])
-    return tg.scan(combine_fn, init, xs if leaves else None, length, reverse)  # type: ignore[no-any-return]
+        xs = optree.tree_unflatten(tree, [x.movedim(dim, 0) if isinstance(x, Tensor) and x.ndim else x for x in leaves])
+    return functions.scan(combine_fn, init, xs if leaves else None, length, reverse)  # type: ignore[no-any-return]
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:  # (torch's name, which stands for Python's in no line of this module)
@@ -53,7 +54,7 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:  # (torch's name, wh
 
     >>> map(lambda x, a: x.sin() * a, tg.ones(3, 2), tg.tensor(2.0))
     """
-    return tg.scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
+    return functions.scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
 
 
 def _tuple(what: str, value: Any) -> Sequence[Any]:

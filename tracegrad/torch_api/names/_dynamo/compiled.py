@@ -43,19 +43,22 @@ class Compiled(Traced):
         self._numbers: set[tuple[_Number, ...]] | None = None               # None: they are run-time numbers
 
     def _found(self, args: Any, kwargs: Any) -> Any:
+        given: Any = args, kwargs
         if self._numbers is not None:
             return self._specialized(args, kwargs, self._numbers)
         try:
             return super()._found(args, kwargs)
         except TracegradError:
-            if not any(isinstance(x, (float, complex)) for x in optree.tree_leaves((args, kwargs))):
+            if self._changing or not any(isinstance(x, (float, complex)) for x in optree.tree_leaves(given)):
                 raise
-            found = self._specialized(args, kwargs, numbers := set())       # what fails for another reason fails again
+            numbers: set[tuple[_Number, ...]] = set()
+            found = self._specialized(args, kwargs, numbers)                # what fails for another reason fails again
             self._numbers = numbers
             return found
 
     def _specialized(self, args: Any, kwargs: Any, known: set[tuple[_Number, ...]]) -> Any:
-        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True, namespace=ORDERED)
+        given: Any = args, kwargs
+        leaves, tree = optree.tree_flatten(given, none_is_leaf=True, namespace=ORDERED)
         leaves = [_Number(x) if isinstance(x, (float, complex)) else x for x in leaves]
         numbers = tuple(x for x in leaves if isinstance(x, _Number))
         if numbers not in known and len(known) >= _LIMIT:
