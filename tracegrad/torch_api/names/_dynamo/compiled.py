@@ -35,7 +35,8 @@ class Compiled(Traced):
 
     (`if p > 0`, `math.sqrt(scale)`, `dropout(x, p)`.) From the ninth tuple of numbers on it runs untraced.
 
-    >>> f = torch.compile(lambda x, p: x * math.sqrt(p) if p > 0 else x)
+    >>> f = torch.compile(lambda x, p: x * 2 if p > 0 else x)
+    >>> f(torch.ones(2), 0.5)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
 
     Raises ArgumentTypeError if operands is neither a tuple nor a list, and what `tg.cond` raises.
 
-    >>> cond(tg.tensor(True), lambda x: x.sin(), lambda x: x * 0, (tg.ones(2),))
+    >>> cond(torch.tensor(True), lambda x: x.sin(), lambda x: x * 0, (torch.ones(2),))
     """
     return functions.cond(pred, true_fn, false_fn, operands=_tuple("cond: operands", operands))
 
@@ -27,7 +27,7 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
 
     Raises ArgumentTypeError if carried_inputs is neither a tuple nor a list, and what `tg.while_loop` raises.
 
-    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (tg.tensor(0), tg.ones(3)))
+    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), torch.ones(3)))
     """
     return functions.while_loop(cond_fn, body_fn, carried_inputs=_tuple("while_loop: carried_inputs", carried_inputs))
 
@@ -39,12 +39,12 @@ def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, *, dim: int 
     init, xs: (nested containers of) tensors. reverse: from the last x to the first. length: the number of iterations if xs has no tensor.
     Raises what `tg.scan` raises.
 
-    >>> scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
+    >>> scan(lambda c, x: (c + x, c * x), torch.tensor(0.0), torch.arange(4.0))
     """
     leaves, tree = optree.tree_flatten(xs)
     if leaves:
         xs = optree.tree_unflatten(tree, [x.movedim(dim, 0) if isinstance(x, Tensor) and x.ndim else x for x in leaves])
-    return functions.scan(combine_fn, init, xs if leaves else None, length, reverse)  # type: ignore[no-any-return]
+    return functions.scan(combine_fn, init, xs if leaves else None, length, reverse)
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:  # (torch's name, which stands for Python's in no line of this module)
@@ -52,7 +52,7 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:  # (torch's name, wh
 
     Raises what `tg.scan` raises.
 
-    >>> map(lambda x, a: x.sin() * a, tg.ones(3, 2), tg.tensor(2.0))
+    >>> map(lambda x, a: x.sin() * a, torch.ones(3, 2), torch.tensor(2.0))
     """
     return functions.scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
 
