@@ -235,7 +235,8 @@ class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
 
 
 class MissingRuleError(TracegradError, NotImplementedError):
-    """A method that this object does not have: a distribution function without a closed form, samples without a derivative.
+    """What is not known of an object: a distribution function without a closed form, samples without a derivative, or a derivative of
+    `igamma` in its first operand.
 
     A NotImplementedError, too.
 

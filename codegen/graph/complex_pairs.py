@@ -109,8 +109,8 @@ def _rewritten(node: Node, operands: list[Any]) -> Any:
         value, dtype = node.attrs["value"], dtypes.real_of(node.dtype)
         return Pair(const(value.real, dtype, node.aval.weak), const(value.imag, dtype, node.aval.weak))
     if fn.name == "data" and node.dtype.kind == "c":
-        value = np.ascontiguousarray(getattr(node.value, "array", node.value), node.dtype).reshape(node.shape)
-        real = value.view(dtypes.real_of(node.dtype)).reshape(*node.shape, 2)
+        value = np.ascontiguousarray(getattr(node.value, "array", node.value), node.dtype).reshape(*node.shape, 1)
+        real = value.view(dtypes.real_of(node.dtype))
         return parts(data(laid_out(node.aval), real))
     if node.dtype.kind != "c" and not any(isinstance(o, Pair) for o in operands):
         same = all(a is b for a, b in zip(operands, node.operands, strict=True))

@@ -454,6 +454,9 @@ def test_hooks_after_accumulation() -> None:
     p.register_post_accumulate_grad_hook(lambda p: None)
     with pytest.raises(tg.TraceError, match=r"post-accumulate-grad hook"):
         tg.trace(lambda: (p * p).sum().backward())()
+    p.register_post_accumulate_grad_hook(lambda p: p.grad)
+    with pytest.raises(tg.AutogradError, match=r"hook must return None, got Tensor"):
+        (p * p).sum().backward()
 
 
 def test_other_names() -> None:

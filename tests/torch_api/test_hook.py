@@ -273,6 +273,96 @@ def test_associative_scan():
     """)
 
 
+def test_compiled_functions_look_at_their_floats():
+    """Recorded for each value from then on, as torch specializes; after eight values the function runs as it is. Others stay run-time."""
+    program("""
+        import math, torch
+        import torch.nn.functional as F
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        def f(x, p, *, q):
+            y = x * w + 10 if p > 0.5 else x * w
+            return y * math.sqrt(q["q"]), p
+        compiled = torch.compile(f)
+        def check(p, q, x=torch.tensor([3.0, 4.0])):
+            (a, given), (b, _) = compiled(x, p, q={"q": q}), f(x, p, q={"q": q})
+            assert torch.allclose(a, b) and (given, type(given)) == (p, type(p))
+            assert torch.allclose(*(torch.autograd.grad(v.sum(), w)[0] for v in (a, b)))
+        for _ in range(3):
+            for p, q in ((0.1, 1.0), (0.9, 1.0), (0.9, 4.0), (1, 4.0)):
+                check(p, q)
+        assert len(compiled.compilations) == 4
+        with torch.no_grad():
+            w.mul_(2)
+        check(0.9, 4.0)
+        check(0.9, 4.0, torch.ones(3, 2))
+        for i in range(12):
+            check(i / 12, 1.0)
+        assert len(compiled.compilations) == 9, compiled.compilations          # of eight values, and of another shape
+        assert compiled.compilations[1] == "p was 0.1 and is 0.9"
+        x = torch.tensor([[1.0, 2.0]])
+        assert torch.compile(lambda x, p: F.dropout(x, p))(x, 0.0).equal(x)
+        assert torch.compile(lambda x, p: x.norm(p))(x, 1.0) == 3
+        assert torch.compile(lambda x, s: F.interpolate(x[None], scale_factor=s))(x, 2.0).shape == (1, 1, 4)
+        class Net(torch.nn.Module):
+            def forward(self, x, p):
+                return x * 2 if p > 0.5 else x
+        net = Net()
+        net.compile()
+        assert net(x, 0.9).equal(x * 2) and net(x, 0.1).equal(x)
+        scaled = torch.compile(lambda x, s: x.reshape(x.numel()) * s if x.ndim else x.reshape(7))
+        try:
+            scaled(torch.tensor(1.0), 0.5)
+        except RuntimeError as error:
+            assert "reshape" in str(error), error
+        else:
+            raise AssertionError("not refused")
+        for k in range(12):
+            assert scaled(x, k / 8)[1] == k / 4
+        assert len(scaled.compilations) == 1
+    """)
+
+
+def test_control_flow_by_torchs_paths():
+    """torch's signatures: carried_inputs by place, the scanned dimension; a package's function is not hidden by the module of its name."""
+    program("""
+        import torch
+        import torch._higher_order_ops as ops
+        from torch._higher_order_ops.cond import cond
+        from torch._higher_order_ops.map import map as each
+        from torch._higher_order_ops.scan import scan
+        from torch._higher_order_ops.while_loop import while_loop
+        def check(xs, c):
+            for loop in (torch.while_loop, while_loop, ops.while_loop):
+                i, y = loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), c))
+                assert i == 3 and torch.equal(y, c * 8)
+            for reverse in (False, True):
+                last, ys = scan(lambda c, x: (c * x.sin() + x, c * 2), c, xs, dim=1, reverse=reverse)
+                carry, want = c, {}
+                for k in (range(3, -1, -1) if reverse else range(4)):
+                    want[k], carry = carry * 2, carry * xs[:, k].sin() + xs[:, k]
+                assert torch.allclose(last, carry) and torch.allclose(ys, torch.stack([want[k] for k in range(4)]))
+                found = torch.autograd.grad((last * last).sum() + ys.exp().sum(), (xs, c))
+                wanted = torch.autograd.grad((carry * carry).sum() + sum(w.exp().sum() for w in want.values()), (xs, c))
+                assert all(torch.allclose(a, b) for a, b in zip(found, wanted))
+            assert torch.equal(ops.scan(lambda c, _: (c + 1, c), torch.tensor(0), (), length=3)[1], torch.arange(3))
+            assert torch.allclose(each(lambda x, a: x.sin() * a, xs, torch.tensor(2.0)), xs.sin() * 2)
+            for choose in (torch.cond, ops.cond, cond):
+                assert torch.equal(choose(c.sum() > 9, lambda c: c + 1, lambda c: c * 2, (c,)), c * 2)
+                assert torch.equal(choose(c.sum() < 9, lambda c, x: c + x, lambda c, x: c * 2, (c, xs[:, 0])), c + xs[:, 0])
+        xs = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4).requires_grad_()
+        start = torch.linspace(0, 1, 3, dtype=torch.float64)
+        check(xs, start.requires_grad_())
+        twice = torch.compile(lambda c: torch.cond(c.sum() > 9, lambda c: c + 1, lambda c: c * 2, (c,)))
+        assert torch.equal(twice(start), start * 2)
+        try:
+            torch.while_loop(lambda x: x < 1, lambda x: (x + 1,), torch.zeros(()))
+        except TypeError as error:
+            assert "while_loop: carried_inputs must be a tuple" in str(error)
+        else:
+            raise AssertionError("not refused")
+    """)
+
+
 def test_methods_of_modules():
     """What packages call and override of torch's Module."""
     program("""

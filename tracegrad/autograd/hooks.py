@@ -188,7 +188,9 @@ def run_post_accumulate_hooks(reached: Sequence[tuple[Tensor, Node]], create_gra
                                  "only; do what it does after backward, in the traced function")
             with set_grad_enabled(create_graph):
                 if not isinstance(hook, _Accumulation):
-                    hook(tensor)
+                    if (given := hook(tensor)) is not None:
+                        raise AutogradError("register_post_accumulate_grad_hook: the hook must return None, got "
+                                            f"{type_name(given)}; write to its tensor's grad in place")
                 elif not hook.before:
                     hook.call((), (Tensor(ct, tensor._device, None),))
 

@@ -57,6 +57,11 @@ class Facade(ModuleType):
             return declared or [n for n in dir(self) if not n.startswith("_") and hasattr(self, n)]     # not modules that sources import
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}: tracegrad does not have it (docs/torch.md)")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A submodule that is imported does not hide a function of its name, since torch's packages bind theirs afterwards."""
+        if not (isinstance(value, Facade) and any(callable(getattr(s, name, None)) for s in self._sources if ".torch_api." in s.__name__)):
+            super().__setattr__(name, value)
+
     @property
     def __dict__(self) -> dict[str, Any]:                       # type: ignore[override]
         """All names with their values: programs look for classes in `vars(torch.optim)`."""

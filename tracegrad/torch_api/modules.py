@@ -39,6 +39,7 @@ _ELSEWHERE = {
     "torch.distributions.transforms": "distributions.transforms distributions.joined_transforms",
     **dict.fromkeys((f"torch.distributions.{name}" for name in _DISTRIBUTIONS.split()), "distributions"),
     "torch._C._nn": "nn.functional",
+    **{f"torch._higher_order_ops.{name}": "torch_api.names._higher_order_ops.control" for name in ("cond", "map", "scan", "while_loop")},
     **dict.fromkeys(("torch.autograd.profiler", "torch.profiler.profiler"), "torch_api.names.profiler"),
     "torch.nn.parallel.distributed": "torch_api.names.nn.parallel nn.parallel",
     "torch.storage": "torch_api.storages",

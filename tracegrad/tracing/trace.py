@@ -50,8 +50,8 @@ SIGNATURES = 512  # of one function that recordings are kept for; the one that w
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _NoValues(Exception):
-    """An argument is on "meta": there is nothing to compile for."""
+class NoReplay(Exception):
+    """The call runs the function as it is: an argument is on "meta", and there is nothing to compile for."""
 
 
 class Traced:
@@ -87,13 +87,13 @@ class Traced:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are read
         try:
             replay, flat = self._found(args, kwargs)
-        except _NoValues:
+        except NoReplay:
             return self._fn(*args, **kwargs)  # of tensors on "meta" there are shapes to find only
         return replay.run(flat)
 
     def __deepcopy__(self, memo: Any) -> Traced:
         """A copy of what is traced, which records anew."""
-        return Traced(copy.deepcopy(self._fn, memo), self._varying.dynamic)
+        return type(self)(copy.deepcopy(self._fn, memo), self._varying.dynamic)
 
     def _found(self, args: Any, kwargs: Any) -> tuple[Replay, Sequence[Any]]:
         """The replay for a call, recorded if there is none, and the call's argument leaves."""
@@ -122,7 +122,7 @@ class Traced:
                 break
         else:
             if any(not x._device.has_values for x in tensors):
-                raise _NoValues
+                raise NoReplay
             labels = _labels(self._fn, args, kwargs)
             varying = self._varying.of(signature, flat, labels, self.__name__)
             reason = self._reason(signature, labels, flat, candidates) + (f" (any: {', '.join(varying)})" if varying else "")

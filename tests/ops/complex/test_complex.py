@@ -437,6 +437,22 @@ def test_promotion() -> None:
     assert tg.where(x > 0, 1j, 2).dtype == tg.complex64
 
 
+@pytest.mark.parametrize("value", [1j, [], [1 - 2j], [[1j, 2.0]]])
+def test_constants_are_results_of_a_trace(value: Any) -> None:
+    """Of any shape, one without dimensions among them."""
+    x = tg.ones(2, dtype=tg.float64)
+
+    @tg.trace
+    def f(x: tg.Tensor) -> Any:
+        z = tg.tensor(value, dtype=tg.complex128)
+        return z, z.sum() * x
+
+    for _ in range(2):
+        z, y = f(x)
+        assert np.array_equal(z.numpy(), np.array(value, complex))
+        assert np.array_equal(y.numpy(), np.full(2, np.sum(value)))
+
+
 def test_constants_are_told_apart(device: Any) -> None:
     """0 and -0 in a part are equal and hash alike, and are different constants."""
     x = tg.tensor([complex(-0.0, -0.0)])

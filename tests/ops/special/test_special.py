@@ -478,8 +478,8 @@ def test_xlogy_takes_the_logarithm_in_the_dtype_of_the_product(on_numpy: Any) ->
     [
         (lambda x: tg.polygamma(-1, x), tg.ArgumentError, "polygamma: n must be an integer"),
         (lambda x: tg.mvlgamma(x, 0), tg.ArgumentError, "mvlgamma: p must be"),
-        (lambda x: tg.grad(lambda a: tg.igamma(a, x).sum())(x), tg.AutogradError, "igamma: has no derivative in input"),
-        (lambda x: tg.grad(lambda a: tg.special.zeta(a, x).sum())(x), tg.AutogradError, "zeta: has no derivative in input"),
+        (lambda x: tg.grad(lambda a: tg.igamma(a, x).sum())(x), tg.MissingRuleError, "igamma: has no derivative in input"),
+        (lambda x: tg.grad(lambda a: tg.special.zeta(a, x).sum())(x), tg.MissingRuleError, "zeta: has no derivative in input"),
         (lambda x: tg.gcd(x, x), tg.DTypeError, "gcd: does not take float32"),
         (lambda x: tg.heaviside(x, x.double()), tg.DTypeError, "heaviside: input float32 and values float64"),
         (lambda x: tg.isclose(x, x.double()), tg.DTypeError, "isclose: input float32 and other float64"),

@@ -10,7 +10,7 @@ from math import factorial, pi
 from math import log as ln
 from typing import Any
 
-from tracegrad.errors import ArgumentError, AutogradError
+from tracegrad.errors import ArgumentError, MissingRuleError
 from tracegrad.graph.operators import method, public
 from tracegrad.ops.arguments import on_nodes, rounded_once
 from tracegrad.ops.arrays.pointwise import exp, log
@@ -161,7 +161,7 @@ class Zeta(Formula):
 
 def _not_in(name: str, what: str, x: Any) -> None:
     if x.needs_grad:
-        raise AutogradError(f"{name}: has no derivative in {what} (nor in torch); use {what}.detach()")
+        raise MissingRuleError(f"{name}: has no derivative in {what} (nor in torch); use {what}.detach()")
 
 
 @memoize(None)

@@ -12,6 +12,7 @@ import ml_dtypes
 
 import tracegrad as tg
 from tracegrad import amp as _amp  # (names/amp, once it is imported, is this module's `amp`)
+from tracegrad.graph.operators import DECORATORS as _DECORATORS
 from tracegrad.graph.operators import PUBLIC
 from tracegrad.random.sampling import dirichlet_numbers, gamma_numbers
 from tracegrad.support import dtypes, random_state
@@ -24,6 +25,9 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
+from tracegrad.torch_api.names._dynamo.compiled import Compiled as _Compiled
+from tracegrad.torch_api.names._higher_order_ops.control import cond as cond
+from tracegrad.torch_api.names._higher_order_ops.control import while_loop as while_loop
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions
@@ -37,7 +41,6 @@ from tracegrad.torch_api.storages import TypedStorage as TypedStorage
 from tracegrad.torch_api.storages import UntypedStorage as UntypedStorage
 from tracegrad.torch_api.storages import kinds as _kinds
 from tracegrad.torch_api.storages import mapped as _mapped
-from tracegrad.tracing.trace import trace
 
 __version__ = _TorchVersion(VERSION)
 SymInt, SymFloat, SymBool = int, float, bool
@@ -67,7 +70,7 @@ globals().update(_kinds)
 
 
 def compile(model: Any = None, **options: Any) -> Any:
-    """torch.compile by `trace`: of a function, a traced function; of a module, the module with a traced forward.
+    """torch.compile: of a function, a traced function (see `Compiled`); of a module, the module with a traced forward.
 
     options: torch's, none of which means anything here.
     """
@@ -76,7 +79,10 @@ def compile(model: Any = None, **options: Any) -> Any:
     if isinstance(model, tg.nn.Module):
         model.compile()
         return model
-    return trace(model)
+    return _Compiled(model)
+
+
+_DECORATORS["trace"] = _Compiled            # so `Module.compile` does the same
 
 
 def from_file(filename: Any, shared: bool | None = None, size: int = 0, *, dtype: Any = None, layout: Any = None, device: Any = None,

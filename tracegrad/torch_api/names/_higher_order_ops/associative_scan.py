@@ -7,7 +7,7 @@ from typing import Any
 
 import optree
 
-import tracegrad as tg
+from tracegrad.graph.operators import PUBLIC
 
 
 def associative_scan(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False,
@@ -24,7 +24,7 @@ def associative_scan(combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, r
         before = [leaf.narrow(dim, 0, size - step) for leaf in leaves]
         after = [leaf.narrow(dim, step, size - step) for leaf in leaves]
         both = optree.tree_leaves(combine_fn(optree.tree_unflatten(tree, before), optree.tree_unflatten(tree, after)))
-        leaves = [tg.cat([leaf.narrow(dim, 0, step), new], dim) for leaf, new in zip(leaves, both, strict=True)]
+        leaves = [PUBLIC["cat"]([leaf.narrow(dim, 0, step), new], dim) for leaf, new in zip(leaves, both, strict=True)]
         step *= 2
     if reverse:
         leaves = [leaf.flip(dim) for leaf in leaves]
