@@ -19,7 +19,6 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 CHUNK = 1 << 15                        # blocks whose words stay in the cache
 FEW = 16                               # blocks that Python's integers make in less time: 4 us each, where NumPy's calls take 100 for any
-AFTER, AHEAD = 8, 256                  # after so many draws of few that follow each other, so many blocks are made at once: 0.5 us each
 
 
 def philox_numpy(key: tuple[int, int], counter: UInts) -> UInts:
@@ -73,30 +72,6 @@ def words(k0: int, k1: int, a: int, b: int) -> tuple[int, int, int, int]:
         a, b, c, d = (q >> 32) ^ b ^ k0, q & 0xFFFFFFFF, (p >> 32) ^ d ^ k1, p & 0xFFFFFFFF
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return a, b, c, d
-
-
-def blocks(seed: int, offset: int, count: int) -> list[tuple[int, ...]]:
-    """The words of few blocks of the stream `seed`, from number `offset` on. Draws that follow each other find theirs made ahead."""
-    known, start, made = _ahead[0]
-    at = offset - start
-    if seed == known and 0 <= at and at + count <= len(made) and config.recall:
-        return made[at:at + count]
-    before, end, draws = _latest[0]
-    draws = draws + 1 if (seed, offset) == (before, end) else 0
-    _latest[0] = seed, offset + count, draws
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    if draws < AFTER or not config.recall:
-        return [words(low, high, k & 0xFFFFFFFF, k >> 32) for k in range(offset, offset + count)]
-    out, numbers = np.empty((4, AHEAD), np.uint32), np.arange(offset, offset + AHEAD, dtype=np.uint64)
-    _rounds(out, np.uint64(low), np.uint64(high), numbers & _LOW, numbers >> _HALF)
-    made = [*zip(*out.tolist(), strict=True)]
-    _ahead[0] = seed, offset, made
-    _latest[0] = seed, offset + AHEAD, draws
-    return made[:count]
-
-
-_ahead: list[tuple[int, int, list[tuple[int, ...]]]] = [(0, 0, [])]         # a stream, and its blocks from a number on
-_latest: list[tuple[int, int, int]] = [(0, 0, 0)]       # of the latest draw of few: its stream, its end, how many it followed
 
 
 def _rounds(out: UInts, k0: Any, k1: Any, c0: Any, c1: Any) -> None:

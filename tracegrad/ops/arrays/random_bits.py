@@ -21,7 +21,7 @@ from tracegrad.ops.primitives import movement as mv
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.dtypes import DType, dtype_kind
 from tracegrad.support.mersenne.rejection import rrelu_slopes
-from tracegrad.support.philox import blocks, philox_block
+from tracegrad.support.philox import philox_block
 
 
 class Philox(Elementwise):
@@ -123,19 +123,3 @@ def randint(seed: Node, offset: Node, low: int, high: int, shape: tuple[int, ...
 
 def _below(word: Sequence[Any], count: int) -> Any:
     return (word[0] * count) >> 32 if count <= 2**31 else (((word[0] >> 1) << 32) | word[1]) % count
-
-
-# The same of few numbers, by Python's integers: of the stream's numbers from `offset` on, so many.
-
-
-def few_uniform(seed: int, offset: int, count: int, dtype: DType) -> list[float]:
-    """`uniform`, of float32 and float64. (All of them are multiples of a power of 2: nothing is rounded.)"""
-    found = blocks(seed, offset, count)
-    if dtype == dtypes.float64:
-        return [((w[0] >> 5) * 2**26 + (w[1] >> 6)) * 2.0**-53 for w in found]
-    return [(w[0] >> 8) * 2.0**-24 for w in found]
-
-
-def few_randint(seed: int, offset: int, count: int, low: int, high: int) -> list[int]:
-    """`randint`."""
-    return [_below(w, high - low) + low for w in blocks(seed, offset, count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from math import nan, prod
 from typing import Any
@@ -10,25 +11,25 @@ import numpy as np
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.execute.backend_interfaces import numpy_rules
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of, made_eagerly, nodes_of
 from tracegrad.execute.realize import held_view
 from tracegrad.graph.cached_calls import calls, learn
-from tracegrad.graph.ir import Aval, Node, own_nodes
+from tracegrad.graph.ir import Aval, Graph, Node, own_nodes
 from tracegrad.graph.operation_families import broadcast_shapes
 from tracegrad.graph.operators import PUBLIC
-from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, scalar
+from tracegrad.graph.primitive import REGISTRY, Shape, bind, cast, data, placeholder, scalar
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays import random_bits
 from tracegrad.ops.arrays.index_checks import in_domain, must_hold
 from tracegrad.ops.arrays.logical import logical_not
 from tracegrad.ops.arrays.pointwise import lt, where
 from tracegrad.ops.arrays.shaping.repeating import expanded
-from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support import dtypes, random_state
 from tracegrad.support.blas import silent
+from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state
-from tracegrad.support.philox import FEW
 from tracegrad.tensors.attributes import memory_order
 from tracegrad.tensors.creation.arguments import create, float_dtype, like_function, shape_of
 from tracegrad.tensors.tensor import Tensor, from_own, holding, new_tensor
@@ -85,14 +86,54 @@ def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any) -> Tens
     return new_tensor(made, where)
 
 
-def _few(shape: Shape, dtype: Any, device: Any, numbers: Callable[[int, int, int], list[Any]], **known: Any) -> Tensor | None:
-    """A tensor of few numbers, which `numbers` makes for a seed, an offset and how many there are; None of others. known: what is of it."""
+class _Ahead:
+    """Numbers of a stream from one place on, made at once: NumPy takes as long for 64 as for 256. A draw of few takes its own from these.
+
+    program: what draws so many. array: the numbers `start`, `start` + 1, ... of the stream `seed`. used: how many draws took some.
+    """
+
+    __slots__ = "array", "program", "seed", "start", "used"
+
+    def __init__(self) -> None:
+        self.program: Any = None
+        self.array, self.seed, self.start, self.used = np.zeros(0), 0, 0, 0
+
+    def taken(self, draw: Any, more: Sequence[Any], shape: Shape, dtype: Any) -> Any:
+        """An array of its own for the next numbers of the present stream, which goes on behind them."""
+        seed, start, count = random_state.seed(), random_state.offset(), prod(shape)
+        array, at = self.array, start - self.start
+        if seed != self.seed or at < 0 or at + count > len(array):
+            follows = self.used > 0 and seed == self.seed and 0 <= at < 2 * len(array)
+            size = max(count, min(2 * len(array), _MOST) if follows else _LEAST)
+            if self.program is None or len(array) != size:
+                given = [placeholder(Aval((), dtypes.int64), "") for _ in range(2)]
+                self.program = Graph.capture(given, [draw(*given, *more, (size,), dtype)])
+            array = numpy_rules().interpret(self.program, [seed, start])[0]
+            self.array, self.seed, self.start, self.used, at = array, seed, start, 0, 0
+        self.used += 1
+        random_state.advance(count)
+        return array[at:at + count].reshape(shape).copy()
+
+
+_LEAST, _MOST = 256, 1 << 13                # how many numbers are made ahead: twice as many each time, where draws follow each other
+_ahead = Cache("numbers made ahead", 64)    # by what draws which dtype
+_taking = threading.Lock()
+
+
+def _few(draw: Any, shape: Shape, dtype: Any, device: Any, *more: Any, **known: Any) -> Tensor | None:
+    """A tensor of few numbers, as `_drawn` gives; None of others, and where NumPy does not make it now. known: what is of the numbers.
+
+    Each number depends on its place in the stream alone, so it does not matter which were made with it.
+    """
     where, aval = find_device(device), Aval(shape, dtype)
-    if aval.size > FEW or not made_eagerly(where, aval):
+    if aval.size > _MOST // 2 or not made_eagerly(where, aval):
         return None
-    found = numbers(random_state.seed(), random_state.offset(), aval.size)
-    random_state.advance(aval.size)
-    return holding(where, aval, {"aval": aval, **known}, HostBuffer(where, np.array(found, dtype).reshape(shape)))
+    with _taking:
+        ahead = _ahead[draw, more, dtype]
+        if ahead is None:
+            ahead = _ahead[draw, more, dtype] = _Ahead()
+        found = ahead.taken(draw, more, shape, dtype)
+    return holding(where, aval, {"aval": aval, **known}, None, found)
 
 
 def torchs_stream(count: int, device: Any) -> Any:
@@ -120,9 +161,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
-    drawn = None
-    if dtype in (dtypes.float32, dtypes.float64):
-        drawn = _few(shape, dtype, device, lambda seed, offset, count: random_bits.few_uniform(seed, offset, count, dtype))
+    drawn = _few(random_bits.uniform, shape, dtype, device)
     drawn = _drawn(random_bits.uniform, shape, dtype, device) if drawn is None else drawn
     return drawn if _are(low, 0.0) and _are(high, 1.0) else drawn * (high - low) + low
 
@@ -136,7 +175,8 @@ def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any
     host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)
-    drawn = _drawn(random_bits.normal, shape, dtype, device)
+    drawn = _few(random_bits.normal, shape, dtype, device)
+    drawn = _drawn(random_bits.normal, shape, dtype, device) if drawn is None else drawn
     return drawn if _are(mean, 0.0) and _are(std, 1.0) else drawn * std + mean
 
 
@@ -217,8 +257,7 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
     host = torchs_stream(prod(shape), device)
     if host is not None:
         return from_own(host.integers(shape, low, high).astype(found), device)
-    few = _few(shape, found, device, lambda seed, offset, count: random_bits.few_randint(seed, offset, count, low, high),
-               range=(low, high - 1))
+    few = _few(random_bits.randint, shape, found, device, low, high, range=(low, high - 1))
     return _drawn(random_bits.randint, shape, found, device, low, high) if few is None else few
 
 
