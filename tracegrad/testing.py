@@ -32,12 +32,14 @@ def gradcheck(
     raise_exception: bool = True,
     check_forward_ad: bool = False,
     check_backward_ad: bool = True,
+    fast_mode: bool = False,
 ) -> bool:
     """Whether the gradients of `fn` at `inputs` equal central finite differences (f(x + eps) - f(x - eps)) / (2 eps).
 
     inputs: tensors that require grad must be float64 or complex128; others are constants. fn returns one or several float or complex
     tensors. Complex numbers are looked at as pairs of real ones (`view_as_real`), so the derivative need not be a complex one.
     check_forward_ad: whether forward mode (`jvp`) gives them; check_backward_ad: whether the backward does.
+    fast_mode: look at each derivative along one direction first, and at its elements only if that differs.
     Raises GradcheckError (or returns False, without raise_exception) that shows the worst element, both values and the input.
 
     >>> tg.testing.gradcheck(lambda x: x.sin(), tg.randn(3, dtype=tg.float64, requires_grad=True))
@@ -47,9 +49,9 @@ def gradcheck(
     arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     try:
         if check_backward_ad:
-            _check(fn, arguments, eps, atol, rtol, "gradcheck", "output")
+            _check(fn, arguments, eps, atol, rtol, "gradcheck", "output", fast=fast_mode)
         if check_forward_ad:
-            _check(fn, arguments, eps, atol, rtol, "gradcheck in forward mode", "output", _by_columns)
+            _check(fn, arguments, eps, atol, rtol, "gradcheck in forward mode", "output", _by_columns, fast=fast_mode)
     except GradcheckError:
         if raise_exception:
             raise
@@ -66,10 +68,11 @@ def gradgradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
+    fast_mode: bool = False,
 ) -> bool:
     """Whether the second derivatives of `fn` are right: gradcheck of its vjp with random (or the given) cotangents.
 
-    Raises GradcheckError as gradcheck does.
+    fast_mode as in gradcheck. Raises GradcheckError as gradcheck does.
     """
     arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     outputs = [o for o in _outputs(fn, arguments) if o.requires_grad]
@@ -85,7 +88,7 @@ def gradgradcheck(
         return tuple(g for g in found if g is not None and g.requires_grad)
 
     try:
-        _check(first_order, [*arguments, *cotangents], eps, atol, rtol, "gradgradcheck", "gradient")
+        _check(first_order, [*arguments, *cotangents], eps, atol, rtol, "gradgradcheck", "gradient", fast=fast_mode)
     except GradcheckError:
         if raise_exception:
             raise
@@ -127,13 +130,18 @@ def _by_columns(fn: Callable[..., Any], arguments: list[Any], wanted: list[int],
     """The derivatives of output k by each wanted argument, of forward mode: a column at a time."""
     found, size = [], _outputs(fn, arguments)[k].numel()
     for i in wanted:
-        def of_one(x: Any, i: int = i) -> Tensor:
-            return _outputs(fn, [x if n == i else a for n, a in enumerate(arguments)])[k]
-
-        x = arguments[i].detach()
-        columns = [autograd.transforms.jvp(of_one, (x,), (_unit(x, c),))[1] for c in range(x.numel())]
-        found.append(np.array([c.detach().numpy().reshape(-1) for c in columns]).reshape(x.numel(), size).T)
+        columns = [_tangent(fn, arguments, i, k, _unit(arguments[i], c)) for c in range(arguments[i].numel())]
+        found.append(np.array(columns).reshape(arguments[i].numel(), size).T)
     return found
+
+
+def _tangent(fn: Callable[..., Any], arguments: list[Any], i: int, k: int, direction: Tensor) -> np.ndarray[Any, Any]:
+    """The derivative of output k along a direction of argument i, by forward mode."""
+    def of_one(x: Any) -> Tensor:
+        return _outputs(fn, [x if n == i else a for n, a in enumerate(arguments)])[k]
+
+    tangent: Tensor = autograd.transforms.jvp(of_one, (arguments[i].detach(),), (direction,))[1]
+    return tangent.detach().numpy().reshape(-1)
 
 
 def _unit(like: Tensor, place: int) -> Tensor:
@@ -147,7 +155,7 @@ _Derivatives = Callable[[Callable[..., Any], list[Any], list[int], int], list[np
 
 
 def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float, call: str, what: str,
-           derivatives: _Derivatives = _by_rows) -> None:
+           derivatives: _Derivatives = _by_rows, fast: bool = False) -> None:
     wanted = [i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad]
     if not wanted:
         raise AutogradError("gradcheck: no input requires grad; call requires_grad_() on those to check")
@@ -172,7 +180,7 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
         return [o.detach().numpy() for o in _outputs(fn, moved)]
 
     for k, output in enumerate(outputs):
-        if not output.requires_grad:
+        if not output.requires_grad or (fast and _agrees_along(fn, arguments, wanted, k, values, eps, atol, rtol, derivatives)):
             continue
         for i, analytic in zip(wanted, derivatives(fn, arguments, wanted, k), strict=True):
             n = base[i].size
@@ -184,6 +192,27 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
                 high, low = values(i, flat + step)[k], values(i, flat - step)[k]
                 numeric[:, c] = (high - low).reshape(-1) / (2 * eps)
             _compare(analytic, numeric, base[i], f"{call}: d {what} {k}", f"input {i}", output.shape, atol, rtol)
+
+
+def _agrees_along(fn: Callable[..., Any], arguments: list[Any], wanted: list[int], k: int, values: Callable[..., Any], eps: float,
+                  atol: float, rtol: float, derivatives: _Derivatives) -> bool:
+    """Whether v @ J @ u is right for the Jacobian J of output k by each wanted input, and one pair of positive vectors of length 1."""
+    rng = np.random.default_rng(0)
+    out = _outputs(fn, arguments)[k]
+    sizes = [out.numel(), *(arguments[i].numel() for i in wanted)]
+    v, *us = (direction / max(float(np.linalg.norm(direction)), 1e-300) for direction in (rng.random(size) for size in sizes))
+    if derivatives is _by_rows:
+        row = autograd.grad(out, [arguments[i] for i in wanted], tensor(v.reshape(out.shape), device=out.device), allow_unused=True)
+        analytic = [0.0 if g is None else float(g.detach().numpy().reshape(-1) @ u) for g, u in zip(row, us, strict=True)]
+    else:
+        analytic = [float(_tangent(fn, arguments, i, k, tensor(u.reshape(arguments[i].shape), device=out.device)) @ v)
+                    for i, u in zip(wanted, us, strict=True)]
+    for i, u, a in zip(wanted, us, analytic, strict=True):
+        flat = arguments[i].detach().numpy().reshape(-1)
+        numeric = float((values(i, flat + eps * u)[k] - values(i, flat - eps * u)[k]).reshape(-1) @ v) / (2 * eps)
+        if not abs(a - numeric) <= atol * float(u.sum() * v.sum()) + rtol * abs(numeric):
+            return False
+    return True
 
 
 def _compare(analytic: Any, numeric: Any, value: Any, head: str, argument: str, shape: tuple[int, ...], atol: float, rtol: float) -> None:

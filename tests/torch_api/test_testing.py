@@ -1,5 +1,8 @@
 """torch.testing: what `assert_close` compares, refuses and says, and the tensors of `make_tensor`, beside torch's."""
 
+import pytest
+
+import tracegrad as tg
 from tests.torch_api.both import beside_torch
 
 
@@ -58,3 +61,33 @@ def test_backends_of_compile_have_names():
         import torch._dynamo
         say("both", lambda: ["inductor" in names() for names in (torch._dynamo.list_backends, torch.compiler.list_backends)])
     """)
+
+
+def test_gradcheck_in_fast_mode_calls_the_function_a_few_times_and_still_finds_what_is_wrong():
+    """Each element of 400 is asked about without fast_mode: 800 calls."""
+    calls = []
+
+    class Wrong(tg.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, ct):
+            return ct * 0.99
+
+    def sines(x, y):
+        calls.append(1)
+        return x.sin() @ y, torch_like(y)
+
+    def torch_like(y):
+        return tg.complex(y, y) * (1 + 2j)
+
+    x, y = (tg.randn(20, 20, dtype=tg.float64, requires_grad=True) for _ in range(2))
+    for forward in (False, True):
+        assert tg.testing.gradcheck(sines, (x, y), fast_mode=True, check_forward_ad=forward, check_backward_ad=not forward)
+    assert tg.testing.gradgradcheck(sines, (x, y), fast_mode=True)
+    assert len(calls) < 100
+    z = tg.randn(3, dtype=tg.float64, requires_grad=True)
+    with pytest.raises(tg.testing.GradcheckError, match=r"d output 0\[\d\] / d input 0\[\d\]"):
+        tg.testing.gradcheck(Wrong.apply, z, fast_mode=True)
