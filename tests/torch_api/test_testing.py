@@ -91,3 +91,10 @@ def test_gradcheck_in_fast_mode_calls_the_function_a_few_times_and_still_finds_w
     z = tg.randn(3, dtype=tg.float64, requires_grad=True)
     with pytest.raises(tg.testing.GradcheckError, match=r"d output 0\[\d\] / d input 0\[\d\]"):
         tg.testing.gradcheck(Wrong.apply, z, fast_mode=True)
+
+
+def test_gradcheck_of_what_requires_no_grad_asks_for_zeros():
+    x = tg.tensor([-1.0, 2.0], dtype=tg.float64, requires_grad=True)
+    assert tg.testing.gradcheck(lambda x: (x > 0).double(), x)
+    with pytest.raises(tg.testing.GradcheckError, match=r"is 0, finite differences give 2"):
+        tg.testing.gradcheck(lambda x: x.detach() * 2, x)

@@ -34,6 +34,10 @@ class TracerWarning(Warning):
         """Nothing."""
 
 
+class Error(RuntimeError):
+    """What torch raises where a script's own code fails: code here raises its own errors, so programs that catch it name others beside it."""
+
+
 class ScriptModule:
     """None is made here: `isinstance` says so."""
 
@@ -63,6 +67,12 @@ def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Cal
     """The function itself, which is right for all inputs and is not called here, with a FutureWarning, as torch gives one."""
     _warn("trace")
     return _savable(func)  # type: ignore[no-any-return]
+
+
+def trace_module(mod: Any, inputs: Any = None, *_: Any, **__: Any) -> Any:
+    """The module itself, as of `trace`; `inputs` names its methods, which are not called."""
+    _warn("trace_module")
+    return _savable(mod)
 
 
 def _get_trace_graph(*_: Any, **__: Any) -> Any:
