@@ -24,6 +24,7 @@ from tracegrad.torch_api.checkpoints import load as load
 from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
+from tracegrad.torch_api.names.futures import Future as Future
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions

@@ -14,6 +14,7 @@ from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.nn.module import Module
 from tracegrad.torch_api import checkpoints
 from tracegrad.torch_api.names._markers import Unchanged, unchanged
+from tracegrad.torch_api.names.futures import Future as Future
 
 __all__ = ["Final"]
 _MARK = "written by tracegrad's torch.jit.save"
@@ -125,23 +126,11 @@ def is_scripting() -> bool:
 is_tracing = is_scripting
 
 
-class Future:
-    """What `fork` gives: the function was called already."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def wait(self) -> Any:
-        return self._result
-
-    @classmethod
-    def __class_getitem__(cls, kind: Any) -> Any:
-        return cls
-
-
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
     """Call the function, at once; what it returns is what `wait` gives."""
-    return Future(func(*args, **kwargs))
+    future = Future()
+    future.set_result(func(*args, **kwargs))
+    return future
 
 
 def wait(future: Future) -> Any:
