@@ -267,7 +267,8 @@ def assert_close(
 
     Tensors, arrays (also beside tensors), numbers, booleans and None are compared; of sequences and mappings, their items. NaN is
     equal to NaN with equal_nan only. rtol and atol are both given, or those of the dtype are used: 1.3e-6 and 1e-5 of float32.
-    check_*: what has to be equal beside values (strides here are always those of the shape); allow_subclasses: whether a Parameter may be compared with a Tensor.
+    check_*: what has to be equal beside values (strides here are always those of the shape). allow_subclasses: whether a Parameter may
+    be compared with a Tensor.
     msg: the message, or a function of it. Raises TypeError for pairs of other types, ArgumentError for one tolerance alone.
 
     >>> tg.testing.assert_close(tg.ones(2), tg.ones(2) + 1e-7)

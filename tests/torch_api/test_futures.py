@@ -67,8 +67,9 @@ def test_targets_of_cosine_embedding_loss_repeat():
         torch.manual_seed(0)
         x, y = torch.randn(3, 4), torch.randn(3, 4)
         loss = torch.nn.functional.cosine_embedding_loss
-        for i, (a, b, t) in enumerate(((x, y, torch.ones(1)), (x, y, -torch.ones(3)), (x, y[:1], torch.ones(3)), (x[:1], y[:1], torch.ones(2)),
-                                       (x[0], y[0], torch.tensor(1)), (x, y, torch.tensor(1)), (x[0], y[0], torch.ones(1)),
+        for i, (a, b, t) in enumerate(((x, y, torch.ones(1)), (x, y, -torch.ones(3)), (x, y[:1], torch.ones(3)),
+                                       (x[:1], y[:1], torch.ones(2)), (x[0], y[0], torch.tensor(1)), (x, y, torch.tensor(1)),
+                                       (x[0], y[0], torch.ones(1)),
                                        (x, y, torch.ones(2)), (x, y, torch.ones(3, 1)))):
             def told():
                 try:

@@ -72,8 +72,8 @@ def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: f
 
     >>> nn.functional.cosine_embedding_loss(tg.ones(2, 3), tg.ones(2, 3), tg.ones(2))
     """
-    sizes = (*zip(input1.shape, input2.shape), *zip(map(max, input1.shape[:-1], input2.shape), target.shape))
-    if not input1.ndim == input2.ndim == target.ndim + 1 <= 2 or any(a != b and 1 not in (a, b) for a, b in sizes):
+    shapes = [input1.shape, input2.shape, (*target.shape, 1)]
+    if not all(len(s) == target.ndim + 1 <= 2 for s in shapes) or any(len({*sizes} - {1}) > 1 for sizes in zip(*shapes, strict=True)):
         raise ShapeError(f"cosine_embedding_loss: takes (N, D), (N, D) and (N), or (D), (D) and (), got {input1.shape}, {input2.shape} and "
                          f"{target.shape}")
     tiny = 1e-12

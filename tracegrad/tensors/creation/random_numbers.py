@@ -113,7 +113,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     """Uniform in [low, high); of a complex dtype, both parts."""
     dtype = dtypes.as_dtype(dtype)
     if dtype.kind == "c":
-        return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
+        return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device, low, high))
     host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
@@ -125,10 +125,10 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
 
 
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
-    """Normal; of a complex dtype circular: both parts have half the variance."""
+    """Normal; of a complex dtype circular: both parts have half the variance, and (as in torch) the mean."""
     dtype = dtypes.as_dtype(dtype)
     if dtype.kind == "c":
-        return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
+        return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device, mean, std * 0.5**0.5))
     host = torchs_stream(prod(shape), device) if dtypes.is_float(dtype) else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)

@@ -36,7 +36,7 @@ class TracerWarning(Warning):
 
 
 class Error(RuntimeError):
-    """What torch raises where a script's own code fails: code here raises its own errors, so programs that catch it name others beside it."""
+    """What torch raises where a script's own code fails. Code here raises its own errors."""
 
 
 class ScriptModule:
