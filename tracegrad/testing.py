@@ -339,7 +339,7 @@ def _same_tensors(actual: Any, expected: Any, asked: _Asked, item: str) -> None:
         if wanted and of(a) != of(b):
             raise _Unlike(f"The values for attribute {name!r} do not match: {of(a)} != {of(b)}.", item)
     dense = [(x if x.layout is layout.strided else x.to_dense()).numpy() for x in (a, b)]
-    _close(*dense, [x.dtype.name for x in dense], asked, item, "Tensor-likes" if a.ndim else "Scalars")
+    _close(dense[0], dense[1], [x.dtype.name for x in dense], asked, item, "Tensor-likes" if a.ndim else "Scalars")
 
 
 def _close(a: Any, b: Any, kinds: list[str], asked: _Asked, item: str, what: str) -> None:

@@ -183,7 +183,7 @@ class SVD(Lapack):
         return [u, s, vh]
 
     def vjp(self, ct, y, a, full, index):
-        m, n, d = *a.shape[-2:], len(a.shape)
+        (m, n), d = a.shape[-2:], len(a.shape)
         k = min(m, n)
         u, s, vh = (y if i == index else run(self, a, full=full, index=i) for i in range(3))
         if full and m > n:

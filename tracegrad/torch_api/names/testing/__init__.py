@@ -8,8 +8,10 @@ from typing import Any
 
 import tracegrad as tg
 from tracegrad.errors import ArgumentError, DTypeError, warn
+from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.tensors.type_info import finfo, iinfo
 from tracegrad.testing import assert_close
 
 
@@ -20,7 +22,7 @@ def assert_allclose(actual: Any, expected: Any, rtol: float | None = None, atol:
     actual = actual if isinstance(actual, Tensor) else tg.tensor(actual)
     expected = expected if isinstance(expected, Tensor) else tg.tensor(expected, dtype=actual.dtype)
     if rtol is None and atol is None:
-        known = {tg.float16: (1e-3, 1e-3), tg.float32: (1e-4, 1e-5), tg.float64: (1e-5, 1e-8)}
+        known = {dtypes.float16: (1e-3, 1e-3), dtypes.float32: (1e-4, 1e-5), dtypes.float64: (1e-5, 1e-8)}
         found = [known.get(x.dtype, (0.0, 0.0)) for x in (actual, expected)]
         rtol, atol = max(f[0] for f in found), max(f[1] for f in found)
     assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=equal_nan, check_dtype=False, msg=msg or None)
@@ -41,6 +43,8 @@ def make_tensor(*shape: Any, dtype: Any, device: Any, low: float | None = None, 
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
     dtype = tg.empty(0, dtype=dtype).dtype
     whole = dtype_kind(dtype) in "biu"
+    lowest: Any
+    highest: Any
     if noncontiguous and memory_format is not None:
         raise ArgumentError("make_tensor: noncontiguous and memory_format are mutually exclusive; give one of them")
     if requires_grad and whole:
@@ -50,13 +54,14 @@ def make_tensor(*shape: Any, dtype: Any, device: Any, low: float | None = None, 
     if dtype_kind(dtype) == "b":
         lowest, highest, default = 0, 2, (0, 2)
     elif whole:
-        lowest, highest = tg.iinfo(dtype).min, tg.iinfo(dtype).max + (dtype != tg.int64)
+        lowest, highest = iinfo(dtype).min, iinfo(dtype).max + (dtype != dtypes.int64)
         default = (-9, 10)
     elif dtype_kind(dtype) in "fc":
-        lowest, highest, default = tg.finfo(dtype).min, tg.finfo(dtype).max, (-9, 9)
+        lowest, highest, default = finfo(dtype).min, finfo(dtype).max, (-9, 9)
     else:
         raise DTypeError(f"make_tensor: dtype {dtype} has no random numbers")
     first, last = _bounds(default[0] if low is None else low, default[1] if high is None else high, lowest, highest, whole)
+    result: Tensor
     if whole:
         result = tg.randint(first, last, drawn, dtype=dtype, device=device)
     else:
@@ -71,8 +76,10 @@ def make_tensor(*shape: Any, dtype: Any, device: Any, low: float | None = None, 
     elif memory_format is not None:
         result = result.clone(memory_format=memory_format)
     if exclude_zero:
-        result[result == 0] = 1 if whole else tg.finfo(dtype).tiny
-    return result.requires_grad_() if requires_grad else result
+        result[result == 0] = 1 if whole else finfo(dtype).tiny
+    if requires_grad:
+        result.requires_grad_()
+    return result
 
 
 def _bounds(low: Any, high: Any, lowest: Any, highest: Any, whole: bool) -> tuple[Any, Any]:
