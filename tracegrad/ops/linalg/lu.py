@@ -161,7 +161,7 @@ def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: 
 
     NaN where a pivot is 0, which `lu_factor` refuses and `lu_factor_ex` tells of.
 
-    dtype: float32, float64 or complex.
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
 
     >>> tg.linalg.lu_solve(*tg.linalg.lu_factor(tg.eye(2)), tg.ones(2, 1))
     """

@@ -38,7 +38,7 @@ def make_tensor(*shape: Any, dtype: Any, device: Any, low: float | None = None, 
 
     >>> import tracegrad.torch_api.names.testing as testing
     >>> testing.make_tensor(2, 3, dtype=tg.float32, device="cpu", low=0).shape
-    (2, 3)
+    torch.Size([2, 3])
     """
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
     dtype = tg.empty(0, dtype=dtype).dtype
