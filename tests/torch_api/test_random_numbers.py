@@ -24,6 +24,9 @@ for n in (3, 15, 16, 37):
             draw(f"randn {n} {torch.finfo(dtype).max}", lambda: torch.randn(n, dtype=dtype))
 draw("large", lambda: torch.randn(3, 10007))
 draw("complex", lambda: torch.randn(20, dtype=torch.complex64))
+draw("complex in bounds", lambda: torch.empty(20, dtype=torch.complex64).uniform_(-1, 2))
+draw("complex layer", lambda: torch.nn.Linear(3, 4, dtype=torch.complex64).weight)
+draw("complex normal", lambda: torch.empty(20, dtype=torch.complex64).normal_(1.0, 2.0))
 draw("integers", lambda: (torch.randint(0, 10, (4,)), torch.randint(-5, 2**33, (4,)), torch.randint(2**28, (3,)),
                           torch.randint_like(torch.zeros(3), 5)))
 draw("order", lambda: [torch.randperm(n) for n in (0, 1, 50, 200, 201, 777, 5000)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -86,7 +87,7 @@ class Optimizer(Named):
         self._tg_hooks = {}
         self.defaults = dict(defaults) if implementation is None else {**defaults, **self._implementation, **implementation}
         self.param_groups: list[ParamGroup] = []
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: dict[Any, dict[str, Any]] = defaultdict(dict)           # of parameters, and under other keys what programs keep
         if isinstance(params, Tensor):
             raise ArgumentTypeError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
         if not isinstance(params, Iterable):
@@ -260,14 +261,16 @@ class Optimizer(Named):
         moved: dict[Any, Tensor] = {}
         made = list[Tensor]()
         for p in params:
-            present = self.state.get(p)
-            if present is None:
+            present, new = self.state.get(p), self._new_state(group, p)
+            if present is None and new:
                 if state.trace is not None:
                     raise TraceError(f"{type(self).__name__}: it keeps nothing of a parameter, since it was made before a lazy layer's "
                                      "first call or its state was cleared, and cannot begin inside @trace; make the optimizer anew "
                                      "(after the model's first call)")
                 present = self.state[p] = {}
-            for name, value in self._new_state(group, p).items():
+            elif present is None:
+                continue
+            for name, value in new.items():
                 if name not in present:
                     present[name] = value() if callable(value) else value
                     made += [present[name]] if isinstance(present[name], Tensor) else []
@@ -319,8 +322,8 @@ class Optimizer(Named):
                 numbers.setdefault(id(p), len(numbers))
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(p)] for p in group["params"]]})
         unused = set() if self._begins_with_state else self._tg_unused()
-        begun = {p: s for p, s in self.state.items() if any(id(value) not in unused for value in s.values())}
-        return {"state": {numbers[id(p)]: dict(s) for p, s in begun.items()}, "param_groups": groups}
+        begun = {p: s for p, s in self.state.items() if not isinstance(p, Tensor) or any(id(value) not in unused for value in s.values())}
+        return {"state": {numbers[id(p)] if isinstance(p, Tensor) else p: dict(s) for p, s in begun.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ, and then
@@ -355,6 +358,7 @@ class Optimizer(Named):
                 for name, value in saved_state.items():
                     mine[name] = restored(p, value, mine.get(name), type(self).step is not Optimizer.step)
             self._tg_prepare(group, group["params"])
+        self.state.update({key: dict(mine) for key, mine in state_dict["state"].items() if not isinstance(key, int)})
 
     def _tg_check_state(self, group: ParamGroup, saved: Mapping[str, Any], state: Mapping[Any, Any]) -> None:
         """Raise ArgumentError where a saved group or its parameters' state cannot be taken over."""

@@ -78,7 +78,7 @@ def _exists(module: str) -> bool:
 
 # Classes of torch's that are not here, but that programs name in annotations and in `isinstance`: docs/torch.md has the reasons.
 ABSENT = {
-    "torch": "PyTorchFileReader PyTorchFileWriter Future Stream Event ScriptObject ScriptModule TensorType DispatchKey DispatchKeySet",
+    "torch": "PyTorchFileReader PyTorchFileWriter Stream Event ScriptObject ScriptModule TensorType DispatchKey DispatchKeySet",
     "torch.cuda": "graph CUDAPluggableAllocator MemPool ExternalStream GreenContext",
     "torch._dynamo": "OptimizedModule",
     "torch._dynamo.eval_frame": "OptimizedModule",
@@ -93,7 +93,6 @@ ABSENT = {
     "torch.utils._python_dispatch": "TorchDispatchMode",
     "torch.utils.cpp_extension": "BuildExtension CppExtension CUDAExtension",
     "torch.nested": "as_nested_tensor masked_select narrow nested_tensor nested_tensor_from_jagged to_padded_tensor",
-    "torch.futures": "Future collect_all wait_all",
     "torch.multiprocessing": "Process Pool spawn start_processes",
     **dict.fromkeys(("torch.nn", "torch.nn.modules"), "CrossMapLRN2d"),
     "torch.nn.parameter": "UninitializedBuffer UninitializedTensorMixin",

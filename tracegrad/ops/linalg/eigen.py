@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import AutogradError
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const
 from tracegrad.ops.arrays.complex_numbers import conj, real
@@ -27,9 +26,11 @@ from tracegrad.ops.linalg.lapack import (
     off_diagonal,
     row,
     run,
+    scalars,
 )
 from tracegrad.ops.primitives.contraction import matmul
 from tracegrad.ops.primitives.elementwise import where
+from tracegrad.ops.primitives.movement import narrow
 from tracegrad.ops.primitives.reduction import total
 from tracegrad.support import dtypes
 
@@ -138,14 +139,33 @@ def _matched(ct: Node, y: Node, w: Node) -> Any:
     return total(chosen * column(ct), (last,)) / total(chosen, (last,))
 
 
+def _first_columns(u: Any, k: int, ct: Any) -> tuple[Any, Any]:
+    """The first k columns U1 of a square orthonormal matrix [U1 U2], and the cotangent of these alone.
+
+    U2 completes U1, so it turns with it: dU2 = -U1 dU1^H U2. What turns U2 in itself is nobody's, so a result that such a turn changes
+    (U2^H ct is not Hermitian there) has no derivative: NaN.
+    """
+    dim, beyond = len(u.shape) - 1, u.shape[-1] - k
+    first, rest = narrow(u, dim, 0, k), narrow(u, dim, k, beyond)
+    of_rest = narrow(ct, dim, k, beyond)
+    inner = matmul(h(rest), of_rest)
+    largest = bind(REGISTRY["amax"], (abs_(of_rest),), {"dim": (dim - 1, dim)})
+    off = bind(REGISTRY["amax"], (abs_(inner - h(inner)),), {"dim": (dim - 1, dim)})
+    known = le(off, largest * float(np.sqrt(np.finfo(largest.dtype).eps)))
+    wanted = narrow(ct, dim, 0, k) - matmul(rest, matmul(h(of_rest), first))
+    return first, where(scalars(known), wanted, const(np.nan, wanted.dtype))
+
+
 class SVD(Lapack):
     """U, S (descending) and V^H of (*, m, n): (*, m, k), (*, k), (*, k, n), k the smaller of m and n; `full`: square U and V.
 
-    The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n. Complex
-    vectors are known up to a factor exp(i phi), common to the columns of U and V: what turns both is shared out evenly.
+    The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n. Those that
+    `full` adds have the derivative of the space that they span (`_first_columns`), or NaN. Complex vectors are known up to a factor
+    exp(i phi), common to the columns of U and V: what turns both is shared out evenly.
     """
     name, square, impossible = "svd", False, ENDLESS
-    cases = [((x,), dict(full=False, index=k)) for x in (TALL, WIDE) for k in range(3)]
+    cases = [((x,), dict(full=False, index=k)) for x in (TALL, WIDE) for k in range(3)] + [
+        ((TALL,), dict(full=True, index=2)), ((WIDE,), dict(full=True, index=0))]
 
     def avals(self, *operands, **attrs):
         (a,) = operands
@@ -163,13 +183,15 @@ class SVD(Lapack):
         return [u, s, vh]
 
     def vjp(self, ct, y, a, full, index):
-        m, n = a.shape[-2:]
-        if full and m != n:
-            if index != 1:
-                raise AutogradError(f"svd: full_matrices=True has no derivative of U and Vh for {a.shape}: they are not unique; use "
-                                    "full_matrices=False")
-            full = False
-        u, s, vh = (y if k == index else run(self, a, full=full, index=k) for k in range(3))
+        (m, n), d = a.shape[-2:], len(a.shape)
+        k = min(m, n)
+        u, s, vh = (y if i == index else run(self, a, full=full, index=i) for i in range(3))
+        if full and m > n:
+            u, ct = _first_columns(u, k, ct) if index == 0 else (narrow(u, d - 1, 0, k), ct)
+        elif full and m < n and index == 2:
+            vh, ct = (h(x) for x in _first_columns(h(vh), k, h(ct)))
+        elif full and m < n:
+            vh = narrow(vh, d - 2, 0, k)
         if index == 1:
             return (matmul(u * row(ct), vh),)
         squares = s * s

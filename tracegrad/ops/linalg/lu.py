@@ -157,9 +157,11 @@ def _triangles(packed: Any) -> tuple[Any, Any]:
 @linalg()
 @on_nodes
 def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
-    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot.
+    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`.
 
-    dtype: float32, float64 or complex.
+    NaN where a pivot is 0, which `lu_factor` refuses and `lu_factor_ex` tells of.
+
+    dtype: float32, float64 or complex. Raises ShapeError for other shapes.
 
     >>> tg.linalg.lu_solve(*tg.linalg.lu_factor(tg.eye(2)), tg.ones(2, 1))
     """
@@ -173,6 +175,10 @@ def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: 
 
 
 def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
+    zero = eq(diagonal(packed, 0, -2, -1), 0.0)
+    if zero.aval.size:
+        bad = mv.reshape(any_(zero, -1), (*packed.shape[:-2], 1, 1))
+        packed = where(bad, const(float("nan"), packed.dtype), packed)
     p = factorizations.permutation(run(factorizations.ORDER, pivots, rows=packed.shape[-1]), packed.dtype)
     if adjoint:                             # (P L U)^H = U^H L^H P^H
         y = solve_triangular(h(packed), b, upper=False)

@@ -66,13 +66,14 @@ def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduc
 @on_nodes
 @rounded_once
 def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: float = 0, reduction: str = "mean") -> Array:
-    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1: (N, D) with (N), or (D) with ().
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1: (N, D) with (N), or (D) with (). Sizes of 1 repeat.
 
     dtype: float. Raises ShapeError for other shapes.
 
     >>> nn.functional.cosine_embedding_loss(tg.ones(2, 3), tg.ones(2, 3), tg.ones(2))
     """
-    if input1.shape != input2.shape or target.ndim + 1 != input1.ndim or target.ndim > 1 or target.shape != input1.shape[:-1]:
+    shapes = [input1.shape, input2.shape, (*target.shape, 1)]
+    if not all(len(s) == target.ndim + 1 <= 2 for s in shapes) or any(len({*sizes} - {1}) > 1 for sizes in zip(*shapes, strict=True)):
         raise ShapeError(f"cosine_embedding_loss: takes (N, D), (N, D) and (N), or (D), (D) and (), got {input1.shape}, {input2.shape} and "
                          f"{target.shape}")
     tiny = 1e-12

@@ -97,6 +97,10 @@ class History(Handle):
         else:
             self._grad = value
 
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
     @property
     def data(self) -> Tensor:
         """What detach() gives. Set, the tensor has that value from now on, of another shape or dtype, even, and stays what it is: a leaf,

@@ -76,7 +76,8 @@ def fills(draw: Any, ordered: bool = True) -> Any:
 def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
     if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
-    computed_dtype("uniform_", x)                   # refuses integers by this name
+    if not x.is_complex():
+        computed_dtype("uniform_", x)               # refuses integers by this name
     return draw_uniform(x.shape, x._n.aval.dtype, x._device, low, high)  # type: ignore[no-any-return]
 
 

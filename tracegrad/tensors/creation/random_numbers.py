@@ -157,7 +157,7 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
     dtype = dtypes.as_dtype(dtype)
     kind = dtypes.dtype_kind(dtype)
     if kind == "c":
-        return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device)) * (high - low) + low
+        return _of_parts(draw_uniform((*shape, 2), dtypes.real_of(dtype), device, low, high))
     host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.uniform(shape, dtype, float(low), float(high)), device)
@@ -167,11 +167,11 @@ def draw_uniform(shape: Shape, dtype: Any, device: Any, low: Any = 0.0, high: An
 
 
 def draw_normal(shape: Shape, dtype: Any, device: Any, mean: Any = 0.0, std: Any = 1.0) -> Any:
-    """Normal; of a complex dtype circular: both parts have half the variance."""
+    """Normal; of a complex dtype circular: both parts have half the variance, and (as in torch) the mean."""
     dtype = dtypes.as_dtype(dtype)
     kind = dtypes.dtype_kind(dtype)
     if kind == "c":
-        return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device) * 0.5**0.5) * std + mean
+        return _of_parts(draw_normal((*shape, 2), dtypes.real_of(dtype), device, mean, std * 0.5**0.5))
     host = torchs_stream(prod(shape), device) if kind == "f" else None
     if host is not None:
         return from_own(host.normal(shape, dtype, float(mean), float(std)), device)

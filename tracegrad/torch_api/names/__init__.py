@@ -28,6 +28,7 @@ from tracegrad.torch_api.dtypes import dtype as dtype
 from tracegrad.torch_api.names._dynamo.compiled import Compiled as _Compiled
 from tracegrad.torch_api.names._higher_order_ops.control import cond as cond
 from tracegrad.torch_api.names._higher_order_ops.control import while_loop as while_loop
+from tracegrad.torch_api.names.futures import Future as Future
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.overrides import overridden
 from tracegrad.torch_api.printing import set_printoptions as set_printoptions

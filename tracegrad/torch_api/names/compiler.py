@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tracegrad.torch_api.names._dynamo import list_backends as list_backends
 from tracegrad.torch_api.names._markers import unchanged
 
 

@@ -18,6 +18,16 @@ def is_compiling() -> bool:
     return False
 
 
+def list_backends(exclude_tags: Any = ("debug", "experimental")) -> list[str]:
+    """The names that programs give `torch.compile` as `backend=`: each is `trace`.
+
+    >>> import tracegrad.torch_api.names._dynamo as dynamo
+    >>> dynamo.list_backends()
+    ['inductor', 'tracegrad']
+    """
+    return ["inductor", "tracegrad"]
+
+
 def graph_break(*_: Any) -> None:
     """Nothing."""
 

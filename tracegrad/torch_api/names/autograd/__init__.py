@@ -19,10 +19,10 @@ def gradcheck(func: Callable[..., Any], inputs: Any, *, eps: float = 1e-6, atol:
               check_grad_dtypes: bool = False, check_batched_grad: bool = False,
               check_batched_forward_grad: bool = False, check_forward_ad: bool = False, check_backward_ad: bool = True,
               fast_mode: bool = False, masked: bool | None = None) -> bool:
-    """`tg.testing.gradcheck`, which looks at every element. The other arguments ask for checks that are torch's alone."""
+    """`tg.testing.gradcheck`. The other arguments ask for checks that are torch's alone."""
     _not_made("gradcheck", check_batched_grad=check_batched_grad, check_batched_forward_grad=check_batched_forward_grad)
     return testing.gradcheck(func, inputs, eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception,
-                             check_forward_ad=check_forward_ad, check_backward_ad=check_backward_ad)
+                             check_forward_ad=check_forward_ad, check_backward_ad=check_backward_ad, fast_mode=fast_mode)
 
 
 def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Sequence[Any] | None = None, *, eps: float = 1e-6,
@@ -32,4 +32,5 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Sequence[
                   fast_mode: bool = False, masked: bool = False) -> bool:
     """`tg.testing.gradgradcheck`; the other arguments ask for checks that are torch's alone, as with `gradcheck`."""
     _not_made("gradgradcheck", check_batched_grad=check_batched_grad, check_fwd_over_rev=check_fwd_over_rev)
-    return testing.gradgradcheck(func, inputs, grad_outputs, eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
+    return testing.gradgradcheck(func, inputs, grad_outputs, eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception,
+                                 fast_mode=fast_mode)

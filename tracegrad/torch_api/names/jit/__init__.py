@@ -14,6 +14,7 @@ from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.nn.module import Module
 from tracegrad.torch_api import checkpoints
 from tracegrad.torch_api.names._markers import Unchanged, unchanged
+from tracegrad.torch_api.names.futures import Future as Future
 
 __all__ = ["Final"]
 _MARK = "written by tracegrad's torch.jit.save"
@@ -32,6 +33,10 @@ class TracerWarning(Warning):
     @staticmethod
     def ignore_lib_warnings() -> None:
         """Nothing."""
+
+
+class Error(RuntimeError):
+    """What torch raises where a script's own code fails. Code here raises its own errors."""
 
 
 class ScriptModule:
@@ -63,6 +68,12 @@ def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Cal
     """The function itself, which is right for all inputs and is not called here, with a FutureWarning, as torch gives one."""
     _warn("trace")
     return _savable(func)  # type: ignore[no-any-return]
+
+
+def trace_module(mod: Any, inputs: Any = None, *_: Any, **__: Any) -> Any:
+    """The module itself, as of `trace`; `inputs` names its methods, which are not called."""
+    _warn("trace_module")
+    return _savable(mod)
 
 
 def _get_trace_graph(*_: Any, **__: Any) -> Any:
@@ -115,23 +126,11 @@ def is_scripting() -> bool:
 is_tracing = is_scripting
 
 
-class Future:
-    """What `fork` gives: the function was called already."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def wait(self) -> Any:
-        return self._result
-
-    @classmethod
-    def __class_getitem__(cls, kind: Any) -> Any:
-        return cls
-
-
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
     """Call the function, at once; what it returns is what `wait` gives."""
-    return Future(func(*args, **kwargs))
+    future = Future()
+    future.set_result(func(*args, **kwargs))
+    return future
 
 
 def wait(future: Future) -> Any:
