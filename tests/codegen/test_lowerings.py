@@ -168,3 +168,15 @@ def test_gpus_get_more_and_smaller_work_items(name: str) -> None:
     items = [max(int(np.prod(step.global_size)) for step in plan.launches) for plan in plans]
     assert items[1] >= 300 > 0
     assert items[1] >= items[0]
+
+
+def test_owners_of_rows_compute_only_what_they_add():
+    """Behind the test of whose row it is stands what is added, and rows of up to `scatter_skip` have one owner."""
+    def source(columns):
+        base, x, w = (placeholder(Aval(shape, np.dtype("float32")), "x") for shape in ((1000, columns), (8000, columns), (8000, 1)))
+        index = placeholder(Aval((8000,), np.dtype("int64")), "index")
+        return compile_graph(Graph.capture([base, x, w, index], [base.index_add(0, index, x / w)]), Target(cores=2)).source
+
+    kernel = source(32)
+    assert kernel.index(">= row_first") < kernel.index(" / "), kernel
+    assert "row_first" not in source(16)

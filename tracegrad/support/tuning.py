@@ -82,7 +82,7 @@ class Tuning(NamedTuple):
     scan_chunk: int = 2048
     scan_chunks: int = 1024            # chunks of a row, at most, on a GPU: each work-group goes over the sums of those before its own
     select_chunk: int = 2048           # and 16 k
-    scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
+    scatter_skip: int = 16             # elements up to which a row is added faster than a CPU can skip those of others: there is one owner
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted

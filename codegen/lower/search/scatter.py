@@ -44,7 +44,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     else:
         low, high = 0, rest
         few = tuning().scatter_alone
-        alone = rest < tuning().scatter_skip or (count * rest < few and (in_place or base.aval.size < 8 * few))
+        alone = rest <= tuning().scatter_skip or (count * rest < few and (in_place or base.aval.size < 8 * few))
         first, last = o.part("row", rows, rows if alone and long else -(-rows // (context.target.cores if long else parts(context))))
 
     def copy(row: Index, column: Index) -> None:
@@ -57,7 +57,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     with o.loop("k", count) as k:
         to = _row(o, index, ev.value(index, k), rows)
         mine: AbstractContextManager[Any] = nullcontext()
-        if last != rows and to.terms:
+        parted = bool(last != rows and to.terms)
+        if parted:
             begin, end = bound(first), bound(last)
             test = Infix("&&", Infix(">=", w.at(to), begin.value), Infix("<", w.at(to), end.value))
             mine = w.branch(test, (("between", to, begin, end),))
@@ -69,6 +70,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
             ev.store(out, node, at, value)
 
         with mine:
+            if parted and k.alone is not None:               # what others add, they compute
+                w.bind(k.alone)
             o.columns("column", rest, low, high, partial(write, k, to))
     w.scattered(out.ref)
     kernel = o.finish()

@@ -97,3 +97,30 @@ def test_many_points_by_a_small_matrix_are_no_tiles() -> None:
     assert "tiles" not in of((5000, 3), (3, 3))
     assert "__builtin_shufflevector" in of((5000, 3), (3, 3))
     assert "tiles" in of((5000, 3), (3, 30))
+
+
+@one_of(3, ("rows", "k", "dtype"), product([1, 2, 3, 4, 5], [1, 2, 3, 4], ["float32", "float64"]))
+def test_a_small_matrix_for_each_row(rows: int, k: int, dtype: str, on_numpy: None) -> None:
+    rng = np.random.default_rng(rows + k)
+    m, x = rng.standard_normal((67, rows, k)).astype(dtype), rng.standard_normal((67, k)).astype(dtype)
+    x[3, 0], x[7, -1], m[9] = np.inf, np.nan, 0
+
+    def step(m: Any, x: Any) -> Any:
+        y = (m @ x[..., None])[..., 0].sigmoid()
+        return y, m[:1] @ x[..., None], *tg.autograd.grad((y[10:] * y[10:]).sum(), [m, x])
+
+    with Checked(CPUS, tuning=Tuning(few_components=64), slack=20) as checked:
+        found = tg.trace(step)(*(tg.tensor(z, requires_grad=True) for z in (m, x)))
+    assert checked.count
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(found[1].detach().numpy(), m[:1] @ x[..., None], rtol=1e-4, atol=1e-5)
+
+
+def test_many_small_matrices_with_a_row_each_are_no_tiles() -> None:
+    def of(*shapes: tuple[int, ...]) -> str:
+        m, x = (placeholder(Aval(s, np.dtype("float32")), "x") for s in shapes)
+        return compile_graph(Graph.capture([m, x], [m @ x]), WIDE).source
+
+    assert "tile" not in of((5000, 3, 3), (5000, 3, 1))
+    assert "__builtin_shufflevector" in of((5000, 3, 3), (5000, 3, 1))
+    assert "tile" in of((5000, 3, 3), (5000, 3, 3))
