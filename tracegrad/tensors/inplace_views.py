@@ -52,7 +52,10 @@ def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:
     if tensor._base is None:
         tensor._set_node(variable(bind(REGISTRY["detach"], (source,), {})) if history and leaf else view._n)
     else:
+        own = tensor._n.fn is REGISTRY["variable"]
         tensor._steps, tensor._n = (*tensor._chain, *steps), view._n
+        if own:
+            tensor._n = tensor._as_leaf(bind(REGISTRY["detach"], (source,), {}))
     tensor._moved += tuple(undone)
     base._versions += 1
     return tensor

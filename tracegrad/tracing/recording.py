@@ -141,11 +141,16 @@ class Recording:
     def node_of(self, tensor: Tensor) -> Node:
         """The node that stands for a tensor from outside."""
         if tensor._base is not None and id(tensor) not in self.captured:
-            base = self.node_of(tensor._base)
-            known = self.views.get(id(tensor))
-            if known is None or known[0] is not base:
-                known = self.views[id(tensor)] = (base, tensor._replay(base))
-            return known[1]
+            views = [tensor]
+            while (base := views[-1]._base)._base is not None and base._trace is None and id(base) not in self.captured:
+                views.append(base)
+            node = self.node_of(base) if base._trace is not self else base._node()
+            for view in reversed(views):
+                known = self.views.get(id(view))
+                if known is None or known[0] is not node:
+                    known = self.views[id(view)] = (node, view._replay(node))
+                node = known[1]
+            return node
         changed = self.nodes.get(id(tensor))
         if changed is not None:
             return changed[1]

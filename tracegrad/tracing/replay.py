@@ -53,7 +53,7 @@ class Replay:
         self.assigned = Assignments(assigned, recording, guard_set)
         self.guarded = [
             (t, t._device, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
-            for t, _ in recording.captured.values()
+            for t, _ in {id(t): (t, n) for t, n in (*recording.captured.values(), *recording.leaves)}.values()
             for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
