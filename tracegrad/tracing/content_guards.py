@@ -35,7 +35,7 @@ _TOLD = bool, int, str, bytes, type(None)
 _BUFFERS = (bytearray, array.array, memoryview, ctypes.c_int.__mro__[-2])           # the last one: all of ctypes'
 
 
-class OwnMethods:
+class Methods:
     """The methods of Tensor that code of these names may call, and all operators: somebody may replace them, or add others.
 
     count, read, before: how many members there are, what reads those, and what they were.

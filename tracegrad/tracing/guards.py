@@ -26,7 +26,7 @@ import optree
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.support.cache import is_own
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.content_guards import SCALARS, OwnMethods, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
+from tracegrad.tracing.content_guards import SCALARS, Methods, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
@@ -137,7 +137,7 @@ class GuardSet:
                 self._attributes(o, names - known if k < instances and not again else names)
             known, (functions, instances) = names, before
             self._walk()
-        self._methods = OwnMethods(self._names)
+        self._methods = Methods(self._names)
 
     def assigned(self) -> list[tuple[Slot, Any]]:
         """The places that hold something else now than before, and what they hold; what they held is put back.

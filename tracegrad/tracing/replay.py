@@ -6,6 +6,7 @@ node of the outer graph, `TracedCall`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -38,6 +39,9 @@ from tracegrad.tracing.result_recipe import ResultRecipe, view_of
 from tracegrad.tracing.traced_call import TracedCall, residuals_of
 
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
+
+
+writing = threading.RLock()
 
 
 class Replay:
@@ -216,6 +220,12 @@ class Replay:
                 given = [_value(leaf) for leaf in args]
             out = self.program(given)
             return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
+        if not (self.effects or self.grad_effects):
+            return self._run(args)
+        with writing:                       # what several threads add to one tensor is all added
+            return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> Any:
         recording = self.recording
         values, owners = self.given(args)
         tensor: Any

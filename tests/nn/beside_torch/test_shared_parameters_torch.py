@@ -106,7 +106,11 @@ def test_as_in_torch(program, trace):
 def test_a_traced_step_sees_that_a_view_stops_requiring_grad():
     flat = tg.arange(4.0)
     p, q = tg.nn.Parameter(flat[:2]), tg.nn.Parameter(flat[2:])
-    loss = tg.trace(lambda: (p * q).sum())
+
+    @tg.trace
+    def loss():
+        return (p * q).sum()
+
     loss().backward()
     assert p.grad.tolist() == [2, 3]
     p.requires_grad_(False)
