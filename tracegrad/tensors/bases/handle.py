@@ -88,14 +88,15 @@ class Handle(Operators):
             )
         if self._base is None or self._is_current():
             return self._n
-        views, view = [self], self._base
+        views: list[Any] = [self]
+        view: Any = self._base
         while view._base is not None and view._trace is trace:          # no recursion: there may be thousands of them
             views.append(view)
             view = view._base
         node = view._n if view._base is None and view._trace is trace else view._node()
         for view in reversed(views):
             node = view._replay(node)
-        return node
+        return node  # type: ignore[no-any-return]
 
     def _is_current(self) -> bool:
         """Whether the node of this view, which has no history, is that of its base's present node, and this of its base's, and so on."""
