@@ -773,3 +773,35 @@ def test_what_was_copied_into_a_tensor_is_its_value_after_a_backward(made, again
         wanted = np.broadcast_to(made(x.detach()).numpy(), (2, 2)) * (2 if again else 1)
         np.testing.assert_allclose(y.detach().numpy(), wanted, rtol=1e-6)
         np.testing.assert_allclose(z.detach().numpy(), 3 * wanted / (2 if again else 1), rtol=1e-6)
+
+
+DEPTH = 1100                # of views of views: more than Python's functions may call each other
+
+
+@pytest.mark.parametrize("step", [lambda v: v[:], lambda v: v.detach(), lambda v: v.view(4)], ids=["part", "detach", "reshape"])
+def test_views_of_views_of_views(step):
+    x = tg.zeros(4)
+    view = x
+    for _ in range(DEPTH):
+        view = step(view)
+    view.add_(1)
+    close(x, [1, 1, 1, 1])
+    x.mul_(3)
+    close(view, [3, 3, 3, 3])
+    assert view.is_contiguous()
+    f = tg.trace(lambda: view.add_(1).sum())
+    assert f().item() == 16
+    assert f().item() == 20
+    close(x, [5, 5, 5, 5])
+
+
+def test_views_of_views_of_a_history():
+    leaf = tg.ones(4, requires_grad=True)
+    whole = leaf * 1
+    view = whole
+    for _ in range(DEPTH // 2):            # each level of a write calls twice
+        view = view[:]
+    view.mul_(2)
+    whole.mul_(3)
+    view.sum().backward()
+    close(leaf.grad, [6, 6, 6, 6])

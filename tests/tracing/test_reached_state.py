@@ -476,3 +476,21 @@ def test_names_that_are_those_of_tables_in_modules_of_ours():
         x = tg.ones(3, requires_grad=True)
         assert traced(x).tolist() == [3.0] * 3
     assert len(traced.compilations) == 1
+
+
+@pytest.mark.parametrize(("owner", "name"), [(tg.Tensor, "relu"), (tg.Tensor, "__add__"), (tg.Tensor, "sum"), (tg.nn.functional, "gelu"),
+                                             (tg.nn.functional, "linear"), (tg.nn.functional, "softmax")],
+                         ids=lambda x: getattr(x, "__name__", x))
+def test_methods_and_functions_that_are_replaced(monkeypatch, owner, name):
+    layer, gelu, x = tg.nn.Linear(2, 2), tg.nn.GELU(), tg.tensor([-1.0, 2.0])
+    calls = {"relu": lambda v: v.relu() * 2, "__add__": lambda v: v + v, "sum": lambda v: v.sum(), "gelu": gelu,
+             "linear": layer, "softmax": lambda v: tg.nn.functional.softmax(v, -1)}
+    f = tg.trace(calls[name])
+    before = f(x)
+    for factor in (3, 5):                                   # the second time it is no new name
+        monkeypatch.setattr(owner, name, lambda *given, factor=factor, **options: given[0] * factor)
+        for _ in range(3):
+            assert f(x).tolist() == calls[name](x).tolist()
+        assert f(x).tolist() != before.tolist()
+    monkeypatch.undo()
+    assert f(x).tolist() == before.tolist()

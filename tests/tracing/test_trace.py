@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
 from itertools import product
 
@@ -894,3 +895,25 @@ def test_slices_as_arguments():
         twice, rest = part(x, where, more)
         close(twice, x.numpy()[index] * 2)
         close(rest, x.numpy()[:2] if more else x.numpy())
+
+
+def test_what_several_threads_add_is_all_added():
+    before = sys.getswitchinterval()
+    p = tg.nn.Parameter(tg.zeros(3))
+
+    @tg.trace
+    def add():
+        with tg.no_grad():
+            p.add_(1)
+
+    add()
+    threads = [threading.Thread(target=lambda: [add() for _ in range(100)]) for _ in range(4)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    close(p, [401, 401, 401])

@@ -58,7 +58,7 @@ class History:
             if tensor is None:
                 parts.append(0)
                 continue
-            if tensor._n is not node or tensor._base is not None:
+            if tensor._n is not node or (tensor._base is not None and not tensor._is_current()):
                 return False
             self.leaves[node] = tensor
             present = tensor._grad if inputs is None else None

@@ -139,6 +139,8 @@ class Module(Hooked, TorchMethods, Named):
             raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
                                 "nn.Parameter(tensor) makes one")
         self._tg_forget(name, self._parameters)
+        if param is not None:
+            param._settle()
         self._parameters[name] = param if param is None else as_registered("parameter", self, name, param)
 
     def _tg_name_is_free(self, call: str, name: str, table: str) -> None:

@@ -34,7 +34,7 @@ def _refuse_large(call: str, source: Tensor) -> None:
 class Parameter(Tensor):
     """A tensor that requires grad and registers itself with the Module it is assigned to.
 
-    data: a Tensor (its present value is taken; later in-place changes of it do not show here, unlike torch), or what `tensor` takes.
+    data: a Tensor, with which it shares memory (but what has a history: its present value is taken), or what `tensor` takes.
     It takes attributes of one's own (`p.no_decay = True`); a copy has none of them, what is pickled keeps them.
     Raises TraceError inside @trace: parameters are made once, outside.
     Any shape; dtype: float or complex, else (with requires_grad) DTypeError.
@@ -51,6 +51,7 @@ class Parameter(Tensor):
         source = _source(data)
         _refuse_large("Parameter", source)
         super().__init__(source.detach()._node(), source.device)
+        self._share(source)
         if requires_grad:
             self.requires_grad_()
 
@@ -79,6 +80,7 @@ class Buffer(Tensor):
         source = _source(data)
         _refuse_large("Buffer", source)
         super().__init__(source.detach()._node(), source.device)
+        self._share(source)
         self.persistent = persistent
 
     def __deepcopy__(self, memo: Any) -> Buffer:

@@ -25,7 +25,7 @@ from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
-from tracegrad.optim.param_group import ParamGroup, restored
+from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, restored
 from tracegrad.optim.update import update
 from tracegrad.support.modes import enable_grad, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -97,8 +97,7 @@ class Optimizer(Named):
         if not given:
             raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before, or are the layers in a "
                                 "list or dict? (nn.ModuleList and nn.ModuleDict register theirs)")
-        for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
-            self.add_param_group(group)
+        add_groups(self, given if isinstance(given[0], Mapping) else [{"params": given}])
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -146,12 +145,15 @@ class Optimizer(Named):
             state_dict = state_dict if changed is None else changed
         return state_dict
 
+    @by_its_name
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""
         if not isinstance(group, Mapping):
             raise ArgumentTypeError(f"params: a group must be a mapping with \"params\", got {type_name(group)}")
         if "params" not in group:
             raise ArgumentError(f"params: a group must be a mapping with \"params\", got one with {', '.join(group) or 'nothing'}")
+        if not isinstance(group["params"], Iterable):
+            raise ArgumentTypeError(f"params: expected a tensor or an iterable of tensors, got {type_name(group['params'])}")
         params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         named = [isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params]
         if params and all(named):

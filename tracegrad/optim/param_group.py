@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import wraps
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -168,3 +169,26 @@ def restored(p: Tensor, value: Any, present: Any, own_step: bool) -> Any:
     array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
     # A tensor of its own in any case: what was shared (a step count) may differ from now on.
     return from_array(array.astype(present.dtype if isinstance(present, Tensor) else array.dtype), p.device)
+
+
+def by_its_name(add: Any) -> Any:
+    """Decorator of `add_param_group`: what it refuses begins with its name."""
+    @wraps(add)
+    def entry(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            add(self, *args, **kwargs)
+        except TracegradError as error:
+            error.called("add_param_group")
+            raise
+
+    return entry
+
+
+def add_groups(optimizer: Any, groups: Iterable[Any]) -> None:
+    """Add them all, in the constructor: what is refused begins with the name of the class, which the user called."""
+    try:
+        for group in groups:
+            optimizer.add_param_group(group)
+    except TracegradError as error:
+        error.args = (str(error).removeprefix("add_param_group: "), *error.args[1:])
+        raise

@@ -7,12 +7,14 @@ host in float64. Sources: F. Harris, "On the use of windows for harmonic analysi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.errors import ArgumentError, DTypeError, TracegradError
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.operators import entered
 from tracegrad.ops.arguments import integer
@@ -135,6 +137,15 @@ def nuttall(M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, 
 
 # --------------------------------------------------------------------------------------------------- torch's older functions
 
+@contextmanager
+def _called(name: str) -> Iterator[None]:
+    """Errors of a window begin with `name`, which the user called, and call its length as that does."""
+    try:
+        yield
+    except TracegradError as error:
+        error.args = (re.sub(r"^\w+: (M\b)?", lambda m: f"{name}: {'window_length' if m[1] else ''}", str(error)), *error.args[1:])
+        raise
+
 
 @create()
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
@@ -143,7 +154,8 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 
     >>> tg.bartlett_window(4)
     """
-    return bartlett(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
+    with _called("bartlett_window"):
+        return bartlett(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @create()
@@ -153,7 +165,8 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 
     >>> tg.blackman_window(4)
     """
-    return blackman(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
+    with _called("blackman_window"):
+        return blackman(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @create()
@@ -163,7 +176,8 @@ def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.5
 
     >>> tg.hamming_window(4)
     """
-    return _cosines("hamming_window", window_length, (alpha, beta), not periodic, dtype, device, requires_grad)
+    with _called("hamming_window"):
+        return _cosines("hamming_window", window_length, (alpha, beta), not periodic, dtype, device, requires_grad)
 
 
 @create()
@@ -172,7 +186,8 @@ def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
 
     >>> tg.hann_window(4)
     """
-    return hann(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
+    with _called("hann_window"):
+        return hann(window_length, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @create()
@@ -182,7 +197,8 @@ def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0,
 
     >>> tg.kaiser_window(4)
     """
-    return kaiser(window_length, beta=beta, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
+    with _called("kaiser_window"):
+        return kaiser(window_length, beta=beta, sym=not periodic, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 __all__ = ["bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann", "kaiser",

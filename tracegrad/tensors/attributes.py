@@ -97,11 +97,21 @@ def _strides_in_memory(x: Tensor) -> tuple[int, ...] | None:
 
 def _layout(x: Tensor, but: int = 0) -> _Layout:
     """How x lies in the memory of what it is a view of. but: without so many steps, the last ones of the way from the base."""
-    base = x._base
-    if base is None:
-        aval = x._n.aval
-        return _steps(aval.shape), aval
-    layout, steps = _layout(base), x._steps
+    views = []
+    while x._base is not None:
+        views.append(x)
+        x = x._base
+    aval = x._n.aval
+    layout: _Layout = _steps(aval.shape), aval
+    for view in reversed(views):
+        layout = _laid(view, layout, but if view is views[0] else 0)
+    return layout
+
+
+def _laid(x: Tensor, layout: _Layout, but: int) -> _Layout:
+    """How x, a view of what lies like that, lies."""
+    base, steps = x._base, x._steps
+    assert base is not None
     key = None
     if not but and type(steps) is Subscript and x._layout == len(base._moved):      # where a part begins does not matter, and is another
         key = layout, x._n.aval, *[k.step or 1 if type(k) is slice else int if type(k) is int else k for k in steps.key]     # each time

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.autodiff.derivatives import variable
-from tracegrad.errors import ArgumentError, AutogradError, OutOfMemoryError, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, OutOfMemoryError, ShapeError, TraceError, type_name
 from tracegrad.graph.ir import Aval
 from tracegrad.graph.locations import user_location
 from tracegrad.graph.operators import PUBLIC
@@ -52,7 +52,10 @@ def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:
     if tensor._base is None:
         tensor._set_node(variable(bind(REGISTRY["detach"], (source,), {})) if history and leaf else view._n)
     else:
+        own = tensor._n.fn is REGISTRY["variable"]
         tensor._steps, tensor._n = (*tensor._chain, *steps), view._n
+        if own:
+            tensor._n = tensor._as_leaf(bind(REGISTRY["detach"], (source,), {}))
     tensor._moved += tuple(undone)
     base._versions += 1
     return tensor
@@ -92,23 +95,39 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
 
     >>> tg.arange(6).resize_(2, 2)
     """
-    size = sizes_of("resize_", sizes)
+    return _resized("resize_", self, sizes_of("resize_", sizes))
+
+
+def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
+    """`resize_` to the shape of the_template. Any dtype, which stays. Raises AutogradError where it requires grad.
+
+    >>> tg.arange(4).resize_as_(tg.ones(2, 2))
+    Tensor([[0, 1],
+            [2, 3]], device='cpu')
+    """
+    if not isinstance(the_template, Tensor):
+        raise ArgumentTypeError(f"resize_as_: the_template must be a Tensor, got {type_name(the_template)}; use x.resize_(sizes)")
+    return _resized("resize_as_", self, the_template.shape)
+
+
+def _resized(call: str, self: Tensor, size: tuple[int, ...]) -> Tensor:
+    """`resize_`, which the user called by the name `call`."""
     if min(size, default=0) < 0:
-        raise ShapeError(f"resize_: sizes must not be negative, got {size}")
+        raise ShapeError(f"{call}: sizes must not be negative, got {size}")
     if state.trace is not None:
-        raise TraceError("resize_: a tensor cannot be resized inside @trace; use x.reshape(...), x[:n] or nn.functional.pad")
+        raise TraceError(f"{call}: a tensor cannot be resized inside @trace; use x.reshape(...), x[:n] or nn.functional.pad")
     if self._has_history():
-        raise AutogradError("resize_: the tensor requires grad; use x.reshape(...), x[:n] or nn.functional.pad, which have derivatives")
+        raise AutogradError(f"{call}: the tensor requires grad; use x.reshape(...), x[:n] or nn.functional.pad, which have derivatives")
     try:
         Aval(size, self.dtype)                               # which refuses what no index reaches
     except OutOfMemoryError as error:
-        error.called("resize_")
+        error.called(call)
         raise
     have, want = self.numel(), prod(size)
     if have == want:
-        return self if self.shape == size else move(self, PUBLIC["reshape"](self, size), "resize_")
+        return self if self.shape == size else move(self, PUBLIC["reshape"](self, size), call)
     if self._base is not None:
-        raise ArgumentError(f"resize_: from {self.shape} to {size} the number of elements changes, and it is a view of another tensor; "
+        raise ArgumentError(f"{call}: from {self.shape} to {size} the number of elements changes, and it is a view of another tensor; "
                             "clone() it first")
     shape = self.shape
     flat = reshape(self._node(), (have,))
@@ -119,16 +138,6 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     self._moved += ((REGISTRY["reshape"], {"shape": shape}), first, (REGISTRY["reshape"], {"shape": (want,)}))
     self._versions += 1
     return self
-
-
-def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
-    """`resize_` to the shape of the_template. Any dtype, which stays. Raises AutogradError where it requires grad.
-
-    >>> tg.arange(4).resize_as_(tg.ones(2, 2))
-    Tensor([[0, 1],
-            [2, 3]], device='cpu')
-    """
-    return resize_(self, the_template.shape)
 
 
 def install() -> None:

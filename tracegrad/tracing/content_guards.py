@@ -16,7 +16,7 @@ import threading
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
@@ -27,11 +27,36 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import every_module, float32_matmul, state
 from tracegrad.tensors.tensor import Tensor
 
+_FIRST = frozenset(Tensor.__dict__) - {"__eq__", "__ne__"}           # beside the operators: Python's own, which nobody replaces
 _MADE_OF = slice, range, tuple
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 WALKED = 1000           # objects that are looked at to find out how far an iterator is
 _TOLD = bool, int, str, bytes, type(None)
 _BUFFERS = (bytearray, array.array, memoryview, ctypes.c_int.__mro__[-2])           # the last one: all of ctypes'
+
+
+class Methods:
+    """The methods of Tensor that code of these names may call, and all operators: somebody may replace them, or add others.
+
+    count, read, before: how many members there are, what reads those, and what they were.
+    """
+
+    __slots__ = ("before", "count", "names", "read")
+
+    def __init__(self, names: Container[str]) -> None:
+        members = Tensor.__dict__
+        self.names = [name for name in members if name in names or (name.startswith("__") and name not in _FIRST)]
+        self.count, self.read = len(members), operator.itemgetter(*self.names)
+        self.before = self.read(members)
+
+    def change(self) -> tuple[Any, ...]:
+        """What is no longer as it was, as `guards.in_words` takes it. (A hot path.)"""
+        members = Tensor.__dict__
+        if len(members) != self.count:
+            return "Tensor has other methods now",
+        if self.read(members) != self.before:
+            return "Tensor.{} is another method now", next(n for n, b in zip(self.names, self.before, strict=True) if members[n] is not b)
+        return ()
 
 
 def way_to_sum_up(value: Any) -> Callable[[Any], Any] | None:

@@ -26,7 +26,7 @@ import optree
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.support.cache import is_own
 from tracegrad.tensors.tensor import RunTimeNumber, Tensor
-from tracegrad.tracing.content_guards import SCALARS, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
+from tracegrad.tracing.content_guards import SCALARS, Methods, alike, is_bare_iterator, members, objects_in, progress, same, way_to_sum_up
 from tracegrad.tracing.reachable_names import (
     asks_for_any_attribute,
     codes_of,
@@ -122,9 +122,8 @@ class GuardSet:
         self._alive: list[Any] = []                          # ids stay valid as long as we hold the objects
         self._found: deque[Any] = deque([fn, *objects])      # to look into
         self._walk()
-        functions, instances = 0, 0                          # how many were looked into
+        functions, instances, dynamic = 0, 0, False          # how many were looked into
         known: set[str] = set()                              # the names that those instances were asked for
-        dynamic = False
         while True:                                          # attribute names may come from functions found later
             names = set(self._names)
             before = (len(self._functions), len(self._instances))
@@ -138,6 +137,7 @@ class GuardSet:
                 self._attributes(o, names - known if k < instances and not again else names)
             known, (functions, instances) = names, before
             self._walk()
+        self._methods = Methods(self._names)
 
     def assigned(self) -> list[tuple[Slot, Any]]:
         """The places that hold something else now than before, and what they hold; what they held is put back.
@@ -232,7 +232,7 @@ class GuardSet:
                                       or all(map(operator.is_, now, before)) or alike(now, before)):
                     continue
             return "a {} holds something else now", type(o).__name__
-        return ()
+        return self._methods.change()
 
     def advanced(self) -> Change:
         """An iterator that is further than it was. (A body that does not advance one does not see how far it is: no replay asks.)"""
@@ -243,7 +243,8 @@ class GuardSet:
         if self._contents or len(self._items) + len(self._attributes_of) + len(self._lengths) + len(self._absent) > WRITTEN:
             names["change"] = self.change
             return ["if change():", " return None"]
-        names |= {"same": same, "missing": _MISSING}
+        own = self._methods
+        names |= {"same": same, "missing": _MISSING, "members": Tensor.__dict__, "read": own.read, "methods": own.before}
         known: dict[int, str] = {}
 
         def called(thing: Any) -> str:
@@ -262,6 +263,7 @@ class GuardSet:
             lines += [f" if len({called(o)}) != {length}:", "  return None"]
         for container, name in self._absent:
             lines += [f" if {called(name)} in {called(container)}:", "  return None"]
+        lines += [f" if len(members) != {own.count} or read(members) != methods:", "  return None"]
         return [*lines, " pass", "except (KeyError, IndexError, AttributeError):", " return None"]
 
     def watched(self) -> list[str]:
@@ -447,7 +449,7 @@ class GuardSet:
                 if getattr(base, "_trace_all_attributes", False):       # of a layer what its call runs, which somebody may replace
                     for name in sorted({"__call__", "forward"} & members.keys()):
                         self._note(members, name, members[name], base)
-                        self._found.append(function_in(members[name]))
+                        self._called_by(function_in(members[name]), o)
                 continue
             self._classes[id(members)] = base
             self._note_length(members, base)
@@ -455,6 +457,14 @@ class GuardSet:
                 if name in names or (name.startswith("__") and isinstance(function_in(member), types.FunctionType)):
                     self._note(members, name, member, base)
                     self._found.append(function_in(member))
+
+
+    def _called_by(self, f: Any, kind: type) -> None:
+        """Look into a layer's method f, and watch what it calls of nn.functional, which somebody may replace."""
+        self._found.append(f)
+        if isinstance(functional := getattr(f, "__globals__", {}).get("F"), types.ModuleType):
+            for name in sorted({*f.__code__.co_names, getattr(kind, "function", "")} & vars(functional).keys()):
+                self._note(vars(functional), name, vars(functional)[name])
 
 
 def is_plain_dict(value: Any) -> bool:

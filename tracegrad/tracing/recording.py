@@ -86,6 +86,7 @@ class Recording:
         self.reached: Container[int] = ()  # ids of the tensors that the function reaches
         self.shared_grads: list[tuple[Source, ref[Tensor]]] = []  # tensors whose gradient it reaches otherwise, too, and that gradient
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
+        self.view_leaves: list[tuple[Tensor, Node]] = []  # leaves that are views of tensors from outside, and their variables
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
         self.constants: dict[tuple[Aval, bytes, Any], Node] = {}  # those that the program holds, by what they are and where
         self.devices: dict[Node, Any] = {}  # of inputs (but run-time scalars, which are on any) and constants
@@ -141,11 +142,18 @@ class Recording:
     def node_of(self, tensor: Tensor) -> Node:
         """The node that stands for a tensor from outside."""
         if tensor._base is not None and id(tensor) not in self.captured:
-            base = self.node_of(tensor._base)
-            known = self.views.get(id(tensor))
-            if known is None or known[0] is not base:
-                known = self.views[id(tensor)] = (base, tensor._replay(base))
-            return known[1]
+            views = [tensor]
+            base: Any = tensor._base
+            while base._base is not None and base._trace is None and id(base) not in self.captured:
+                views.append(base)
+                base = base._base
+            node = self.node_of(base) if base._trace is not self else base._node()
+            for view in reversed(views):
+                known = self.views.get(id(view))
+                if known is None or known[0] is not node:
+                    known = self.views[id(view)] = (node, self._view_leaf(view) or view._replay(node))
+                node = known[1]
+            return node
         changed = self.nodes.get(id(tensor))
         if changed is not None:
             return changed[1]
@@ -160,6 +168,17 @@ class Recording:
                 node = self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor))
             self._adopt_as(tensor, node)
         return self.captured[id(tensor)][1]
+
+    def _view_leaf(self, view: Tensor) -> Node | None:
+        """The node of a leaf that is a view, of what was not written in here yet: an input, through which derivatives go outside."""
+        if view._trace is not None or view._n.fn is not _VARIABLE or id(base_of(view)) in self.nodes:
+            return None
+        node = self._input(view._node_outside().aval, self.names.get(id(view), ""), self.place(view))
+        self.devices[node] = view._device
+        leaf: Node = derivatives.variable(node)
+        become_leaf(view, leaf)
+        self.view_leaves.append((view, leaf))
+        return leaf
 
     def _constant(self, tensor: Tensor) -> Node | None:
         """A small tensor that the body made of host data, as a constant of the program: a replay has nothing to hand over or to check."""
@@ -229,7 +248,8 @@ class Recording:
 
     def forget(self) -> None:
         """Hold no tensor of the call that this was made in any more (but for those reached by reference, which are guarded)."""
-        for table in (self.captured, self.called, self.nodes, self.views, self.grads, self.present, self.owners, self.lasting, self.leaves):
+        for table in (self.captured, self.called, self.nodes, self.views, self.grads, self.present, self.owners, self.lasting, self.leaves,
+                      self.view_leaves):
             table.clear()
 
     def hooks_left(self) -> str:

@@ -6,6 +6,7 @@ node of the outer graph, `TracedCall`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -40,6 +41,9 @@ from tracegrad.tracing.traced_call import TracedCall, residuals_of
 _VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
 
+writing = threading.RLock()
+
+
 class Replay:
     """A finished recording, compiled. `run` replays it on the present values. reason: why it was made, for people."""
 
@@ -53,7 +57,7 @@ class Replay:
         self.assigned = Assignments(assigned, recording, guard_set)
         self.guarded = [
             (t, t._device, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
-            for t, _ in recording.captured.values()
+            for t, _ in {id(t): (t, n) for t, n in (*recording.captured.values(), *recording.leaves, *recording.view_leaves)}.values()
             for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
@@ -72,7 +76,7 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
-        from_outside = {node for _, node in (*recording.captured.values(), *recording.leaves)}
+        from_outside = {node for _, node in (*recording.captured.values(), *recording.leaves, *recording.view_leaves)}
         # Results that the body made leaves: no variables of tensors from outside, which a pull may hand on as they are.
         self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE and n not in from_outside]
         self.histories = _histories(results, recording.freed).difference(self.made_leaves)
@@ -88,6 +92,7 @@ class Replay:
         position = {id(n): i for i, n in enumerate(recording.inputs)}
         self.donors: dict[int, int] = {}
         self.changed = {position[id(n)] for t, _ in recording.nodes.values() if id(n := resolve(recording.captured[id(t)][1])) in position}
+        self.changed |= {position[id(n.operands[0])] for t, n in recording.view_leaves if id(base_of(t)) in recording.nodes}
         for k, (t, node) in enumerate(recording.nodes.values()):
             start = resolve(recording.captured[id(t)][1])
             if resolve(node) is not start and id(start) in position:
@@ -216,6 +221,12 @@ class Replay:
                 given = [_value(leaf) for leaf in args]
             out = self.program(given)
             return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
+        if not (self.effects or self.grad_effects):
+            return self._run(args)
+        with writing:                       # what several threads add to one tensor is all added
+            return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> Any:
         recording = self.recording
         values, owners = self.given(args)
         tensor: Any

@@ -76,6 +76,7 @@ class Handle(Operators):
     if TYPE_CHECKING:
         def _tensor_of(self, node: Node) -> Any: ...
         def _handle(self, node: Node, device: Any, trace: Any = None) -> Any: ...
+        def _as_leaf(self, node: Node) -> Node: ...
 
     def _node(self) -> Node:
         """The node that stands for this tensor's present value."""
@@ -88,8 +89,17 @@ class Handle(Operators):
                 f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
                 f"function, or assign to a tensor that lives outside with copy_()"
             )
-        base = self._base
-        return self._n if base is None or self._is_current() else self._replay(base._node())
+        if self._base is None or self._is_current():
+            return self._n
+        views: list[Any] = [self]
+        view: Any = self._base
+        while view._base is not None and view._trace is trace:          # no recursion: there may be thousands of them
+            views.append(view)
+            view = view._base
+        node = view._n if view._base is None and view._trace is trace else view._node()
+        for view in reversed(views):
+            node = view._replay(node)
+        return node  # type: ignore[no-any-return]
 
     def _is_current(self) -> bool:
         """Whether the node of this view, which has no history, is that of its base's present node, and this of its base's, and so on."""
@@ -131,7 +141,14 @@ class Handle(Operators):
 
     def _node_outside(self) -> Node:
         """The node of a tensor that belongs to no trace, whether or not one is being recorded."""
-        return self._n if self._base is None else self._replay(self._base._node_outside())
+        views, view = [], self
+        while view._base is not None:
+            views.append(view)
+            view = view._base
+        node = view._n
+        for view in reversed(views):
+            node = view._replay(node)
+        return node
 
     def _replay(self, node: Node) -> Node:
         """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
@@ -148,7 +165,9 @@ class Handle(Operators):
                 node = stepped(node, fn, attrs)
             if self._detached:
                 node = without_history(node, self._device)
-                if self._n.needs_grad:      # written with a history, before its base was: see InPlace._own_history_after
+                if self._n.fn is _VARIABLE:
+                    node = self._as_leaf(node)
+                elif self._n.needs_grad:    # written with a history, before its base was: see InPlace._own_history_after
                     node = bind(_OVERWRITTEN, (node, self._n), {})
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)

@@ -39,6 +39,10 @@ class History(Handle):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+        def _double(self) -> Any: ...
+        def _is_last(self) -> bool: ...
+
     @property
     def requires_grad(self) -> bool:
         if not unseen():
@@ -116,10 +120,12 @@ class History(Handle):
         if not isinstance(value, History):
             raise ArgumentTypeError(f"data: must be a Tensor, got {type_name(value)}; make one with tg.tensor(...), or fill this one with "
                                     "fill_ or copy_ inside `with tg.no_grad():`")
-        own = self._base is None or not self._has_history()          # what has no history is no view from here on
         outside = self._trace is None and state.trace is None and isinstance(value, History)
         if outside and self._is_where(value):       # `x.data += y` gives back what was written in place: all that shares it goes on
             return
+        if self._base is not None and self._n.fn is _VARIABLE and state.trace is None:
+            self._leave()
+        own = self._base is None or not self._has_history()          # what has no history is no view from here on
         told = self._writes
         if own and outside:
             self._become(value.detach())
@@ -131,7 +137,8 @@ class History(Handle):
 
     def _alias(self, found: Tensor) -> Tensor:
         """`found`, noted for the setter of data."""
-        if self._base is None and self._trace is None and not (unusual[0] and state.trace is not None):
+        own = self._base is None or self._n.fn is _VARIABLE
+        if own and self._trace is None and not (unusual[0] and state.trace is not None):
             self._aliases = [*[ref for ref in getattr(self, "_aliases", ()) if ref() is not None], weakref.ref(found)]
         return found
 
@@ -223,13 +230,74 @@ class History(Handle):
         if requires_grad and not node.needs_grad:
             if not dtypes.differentiable(node.dtype):
                 raise DTypeError(f"requires_grad_: only float and complex tensors have gradients, this one is {node.dtype}")
-            self._base = None
+            if self._shares_as_leaf():
+                self._detached = True
+            else:
+                self._base = None
             self._set_node(variable(node))
         elif not requires_grad and node.needs_grad:
             if not self.is_leaf:
                 raise AutogradError("requires_grad_: only a leaf can stop requiring grad; use detach()")
             self._set_node(node.operands[0])
         return self
+
+    def _shares_as_leaf(self) -> bool:
+        """Whether a leaf made of this tensor, which is a view, goes on sharing memory with its base: not where that has a history."""
+        root, made = self._base, self._trace is not None
+        while root is not None and root._base is not None:
+            root, made = root._base, made or root._trace is not None
+        if root is None or made or root._trace is not None or state.trace is not None or state.scopes:
+            return False
+        return not root._n.needs_grad or root._is_leaf()
+
+    def _share(self, source: Any) -> None:
+        """Share memory with `source`, as its detach() would: this tensor was just made of its value.
+
+        What is no view and has no history becomes a view of this one, which then is as any other tensor; else this one is a view.
+        """
+        own = source._base is None and not source._n.needs_grad and source._trace is None
+        if own and state.trace is None and not state.scopes and not hasattr(source, "_within"):
+            self._versions = source._versions
+            if hasattr(source, "_untold"):
+                self._untold = source._untold
+                del source._untold
+            source._base, source._steps, source._layout, source._detached = self, (), 0, True
+            source._source = weakref.ref(self._n), self._versions
+            self._alias(source)
+            return
+        self._base, self._steps, self._layout, self._detached = source, (), len(source._moved), True
+        self._source = weakref.ref(source._node()), self._version
+        if not self._shares_as_leaf():
+            self._stand_alone(self._n)
+
+    def _as_leaf(self, node: Node) -> Node:
+        """What stands for a leaf that is a view, once its base gives it the value `node`."""
+        leaf: Node = variable(node)
+        become_leaf(self, leaf)  # type: ignore[arg-type]
+        if state.trace is not None:
+            state.trace.leaves.append((self, leaf))
+        return leaf
+
+    def _stand_alone(self, node: Node) -> None:
+        """Of a view, whose node is `node`: keep that value, and share memory with its base no more."""
+        self._n, self._versions = node, self._version
+        self._base, self._steps, self._detached, self._source = None, (), False, None
+
+    def _settle(self) -> None:
+        """Of a leaf that is a view of what nobody else has: share memory with it no more."""
+        if self._base is not None and self._detached and self._is_last():
+            self._stand_alone(self._node())
+
+    def _leave(self) -> None:
+        """Of a leaf that is a view: `_stand_alone`; what x.data and detach() gave stays in its place."""
+        node = self._node()
+        old = self._double()
+        old._n, old._hooks, old._grad = node.operands[0], None, None
+        for ref in getattr(self, "_aliases", ()):
+            if (alias := ref()) is not None:
+                alias._base, alias._source, alias._chain = old, None, ()
+        self._aliases = []
+        self._stand_alone(node)
 
     def detach(self) -> Tensor:
         """The same values without history; shares memory with this tensor, as in torch."""

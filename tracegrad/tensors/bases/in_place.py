@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tracegrad.support.modes import set_grad_enabled, state
 from tracegrad.tensors.bases.handle import Handle
 from tracegrad.tensors.bases.view_steps import Steps, overlap, own_copy, put_back
 
+DEEP = 100              # views of views, from where on a write goes to what has the memory at once
 _VARIABLE, _OVERWRITTEN, _REFILLED = REGISTRY["variable"], REGISTRY["overwritten"], REGISTRY["refilled"]
 
 
@@ -33,6 +34,10 @@ class InPlace(Handle):
     """The methods of a tensor that write it."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        def _stand_alone(self, node: Node) -> None: ...
+        def _alias(self, found: Any) -> Any: ...
 
     def _rebind(self, node: Node, call: str) -> Self:
         """Give the tensor a new value, in place. `call` is the method's name, for errors."""
@@ -51,12 +56,15 @@ class InPlace(Handle):
         if state.scopes:
             self._guard(node, call)
         if self._base is not None and self._detached and self._is_last():
-            self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
+            self._stand_alone(old)
         if self._base is not None and not self._stands_alone():
             owner, history = self._own_history_after(node, call)
-            base, steps, detached = self._base, self._chain, self._detached
-            while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
-                base, steps, detached = base._base, (*base._chain, *steps), detached or base._detached
+            base, chains, detached = self._base, [self._chain], self._detached
+            deep = self._is_deep()
+            while base._base is not None and (deep or base._has_windows()) and not base._stands_alone():    # one of the elements may be
+                chains.append(base._chain)                                                              # written, not all
+                base, detached = base._base, detached or base._detached
+            steps = tuple(step for chain in reversed(chains) for step in chain)
             root = self._through_data()
             told = 0 if root is None else root._writes
             with set_grad_enabled(state.grad and not detached):  # detach() shares its memory but no history
@@ -72,7 +80,7 @@ class InPlace(Handle):
         leaf = old.needs_grad and self._is_leaf()
         if old.needs_grad:
             if state.grad and leaf:
-                raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
+                raise _leaf_written(call)
             if not state.grad and not leaf and old.fn is _VARIABLE:
                 raise AutogradError(
                     f"{call}: what a transform differentiates was modified in place where no history is recorded (in no_grad, or through "
@@ -98,12 +106,17 @@ class InPlace(Handle):
         As in torch its base gets the values only. (None, None) if what is written has no history, and there was none.
         """
         owner: Any = self
-        steps: Steps = ()
+        chains: list[Steps] = []
         while owner._base is not None and not owner._detached:
-            owner, steps = owner._base, (*owner._chain, *steps)
+            chains.append(owner._chain)
+            owner = owner._base
         if owner._base is None:
             return None, None
         before = owner._node()
+        if before.fn is _VARIABLE:
+            if state.grad:
+                raise _leaf_written(call)
+            return None, None                           # its base gives it the value
         if not before.needs_grad and not (state.grad and node.needs_grad):
             return None, None
         if owner._chain:
@@ -113,7 +126,7 @@ class InPlace(Handle):
             raise AutogradError(f"{call}: inside @trace ({state.trace.name}) what detach() made outside is written with a history; call "
                                 "detach() or clone() inside")
         with own_nodes():
-            after = put_back(before, steps, node, call)
+            after = put_back(before, tuple(step for chain in reversed(chains) for step in chain), node, call)
             if not state.grad:
                 after = bind(_OVERWRITTEN, (without_history(after, self._device), before), {})
             elif before.needs_grad and not after.needs_grad:            # as in _rebind
@@ -135,17 +148,21 @@ class InPlace(Handle):
         root = self
         while root._base is not None:
             root = root._base
-        if not root._n.needs_grad or root._is_leaf():
+        if self._n.fn is not _VARIABLE and (not root._n.needs_grad or root._is_leaf()):
             return False
         view, root, base = self, self, None
         while view._base is not None:
-            last = weakref.ref(view._base)
+            last, under = weakref.ref(view._base), view._base._base
+            noted = under is not None and any(ref() is view._base for ref in getattr(under, "_aliases", ()))
             view._base = view._base._double()
             base = last()
             if base is not None:
                 view._base = base
                 return False
             view = view._base
+            if noted and under is not None:
+                under._alias(view)
+            under = None
         return True
 
     def _double(self) -> Any:
@@ -181,7 +198,19 @@ class InPlace(Handle):
 
     def _has_windows(self) -> bool:
         """Whether this is a view in which an element of the base may have several places."""
-        return self._base is not None and (overlap(self._chain) or self._base._has_windows())
+        view: Any = self
+        while view._base is not None:
+            if overlap(view._chain):
+                return True
+            view = view._base
+        return False
+
+    def _is_deep(self) -> bool:
+        """Whether this is a view of a view ... so often that its base is not written view by view."""
+        view, left = self, DEEP
+        while left and view._base is not None:
+            view, left = view._base, left - 1
+        return not left
 
     def copy_(self, other: Any, non_blocking: bool = False) -> Self:
         """Take over the values of `other` (broadcast to this shape, converted to this dtype). non_blocking: nothing waits anyway."""
@@ -241,6 +270,10 @@ class InPlace(Handle):
             on = on & row.eq(iota(shape, d))
         value = scalar("fill_diagonal_", fill_value.detach()._node() if isinstance(fill_value, InPlace) else fill_value, self.dtype)
         return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
+
+
+def _leaf_written(call: str) -> AutogradError:
+    return AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
 
 
 def warn_of_real(call: str, dtype: Any, wanted: Any) -> None:

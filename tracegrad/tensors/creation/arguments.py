@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, of_memory
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfMemoryError, ShapeError, of_memory
 from tracegrad.execute.devices import find_device
 from tracegrad.execute.eager_executor import arrays_of
 from tracegrad.graph.cached_calls import calls, describe, learn
@@ -102,6 +102,8 @@ def shape_of(call: str, size: Sequence[Any]) -> Shape:
 
 def python_number(call: str, value: Any, may_be_complex: bool = False) -> Any:
     """A Python number for one, or for a numpy scalar or a tensor of one element."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ShapeError(f"{call}: expected a number, or a tensor of one element, got shape {value.shape}; take an element of it")
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
     if not isinstance(value, (int, float, complex) if may_be_complex else (int, float)):

@@ -50,7 +50,7 @@ def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
     return mv.reshape(input, inferred("view", input.shape, sizes_of("view", shape)))
 
 
-@public("view_as", "reshape_as")
+@public("view_as")
 @on_nodes
 def view_as(input: Array, other: Array) -> Array:
     """input in the shape of other. Any dtype. ShapeError if they do not fit.
@@ -60,6 +60,18 @@ def view_as(input: Array, other: Array) -> Array:
             [2, 3]], device='cpu')
     """
     return mv.reshape(input, inferred("view_as", input.shape, other.shape))
+
+
+@public("reshape_as")
+@on_nodes
+def reshape_as(input: Array, other: Array) -> Array:
+    """input in the shape of other. Any dtype. ShapeError if they do not fit.
+
+    >>> tg.arange(4).reshape_as(tg.ones(2, 2))
+    Tensor([[0, 1],
+            [2, 3]], device='cpu')
+    """
+    return mv.reshape(input, inferred("reshape_as", input.shape, other.shape))
 
 
 @public("flatten")
