@@ -21,12 +21,14 @@ from tracegrad.execute.program import contents, host_part
 from tracegrad.graph.cached_calls import KEPT, CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
+from tracegrad.graph.primitive import REGISTRY
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.tensor import Tensor, holding
 
+_VARIABLE = REGISTRY["variable"]
 BASES = 1000            # how so many bases of reshaped views lie in memory is known
 
 
@@ -93,6 +95,8 @@ def recalled(make: Callable[..., Any]) -> Any:
         known = None
         if isinstance(base, Tensor) and config.eager and not (unusual[0] and not state.plain):
             node = base._n
+            if node.fn is _VARIABLE and base._base is not None:
+                base._settle_alone()
             if type(node.value) is HostBuffer or node.needs_grad or node.fn.boundary:
                 known = describe(args, kwargs)
         if known is not None:

@@ -25,6 +25,7 @@ from tracegrad.support import dtypes
 from tracegrad.support.modes import Recorder, state, unusual
 from tracegrad.tensors.bases.view_steps import Steps, Unmade, is_placed, stepped
 
+NEAR = 8        # views behind one that are asked whether they are current
 _VARIABLE, _OVERWRITTEN = REGISTRY["variable"], REGISTRY["overwritten"]
 
 
@@ -93,10 +94,12 @@ class Handle(Operators):
             return self._n
         views: list[Any] = [self]
         view: Any = self._base
-        while view._base is not None and view._trace is trace:          # no recursion: there may be thousands of them
+        while view._base is not None and view._trace is trace:          # no recursion: there may be thousands of them,
+            if len(views) < NEAR and view._is_current():                # each of which would ask all that are behind it
+                break
             views.append(view)
             view = view._base
-        node = view._n if view._base is None and view._trace is trace else view._node()
+        node = view._n if view._trace is trace else view._node()
         for view in reversed(views):
             node = view._replay(node)
         return node  # type: ignore[no-any-return]
