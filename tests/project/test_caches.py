@@ -44,7 +44,7 @@ OTHERS = {
     "execute.deferred": {"waiting": "state: the pending work", "flushes": "a count"},
     "ops.arrays.subscripts": {"parts_of_tuples": "a setting"},
     "ops.neural.losses": {"losses_that_broadcast": "a setting", "losses_that_refuse": "a setting"},
-    "support.philox": {"_last": "one entry", "_ahead": "one entry", "_latest": "one entry"},
+    "support.philox": {"_last": "one entry"},
     "support.random_state": {"_torchs": "state: a setting"},
     "support.dtypes": {"default_float": "state: the default dtype", "users": "what programs see in place of dtypes: set once",
                        "_known": "what stands for dtypes, which programs see: set once"},

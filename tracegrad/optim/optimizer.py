@@ -25,7 +25,7 @@ from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.nn.utils.clip_grad import by_device
-from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, restored
+from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, clear_grads, restored
 from tracegrad.optim.update import update
 from tracegrad.support.modes import enable_grad, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -389,19 +389,6 @@ class Optimizer(Named):
 def in_reals(x: Tensor) -> Tensor:
     """A complex tensor as a view of its parts, (*, 2); any other as it is."""
     return PUBLIC["view_as_real"](x) if x.dtype.kind == "c" else x
-
-
-def clear_grads(params: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients of these, or make them zeros."""
-    plain = set_to_none and not unusual[0]
-    for p in params:
-        if plain:                   # no trace and no transform: as the property does then
-            p._grad = None
-        elif set_to_none:
-            p.grad = None
-        elif p.grad is not None:
-            grad = p.grad.detach_() if p.grad.requires_grad else p.grad
-            grad.zero_()
 
 
 def zeros_like(p: Tensor) -> Callable[[], Tensor]:

@@ -65,8 +65,8 @@ class Step:
             elif name in defaults or name == "_beta2":
                 parts += (name, tuple(value) if type(value) is list else value)
         for p in params:
-            grad, mine = p._grad, states.get(p)
-            if grad is None or grad._n.needs_grad or mine is None or p._n.aval.dtype.kind == "c":
+            grad, mine = p._grad, states.get(p) or {}
+            if grad is None or grad._n.needs_grad or p._n.aval.dtype.kind == "c":
                 return None
             parts.append(tuple(mine))
             tensors += (p, grad, *mine.values())

@@ -3,8 +3,7 @@
 A view costs NumPy a tenth of a microsecond, and the call of a function that composes nodes fifty times that: a transformer's forward pass
 has more views than operations. So where a tensor's value is an array that NumPy holds, and no derivative goes through it, a call that was
 made before is the array's view, a leaf for it, and the steps from its base, which are always the same. A view that is a part of a history
-gets the nodes of that call in the leaf's place, and its value only if its base has one. Calls are told apart as all others are
-(graph/cached_calls.py).
+gets the nodes of that call in the leaf's place, and its value only if its base has one. Calls are told apart as in graph/cached_calls.py.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from tracegrad.execute.program import contents, host_part
 from tracegrad.graph.cached_calls import KEPT, CachedCall, came_before, describe
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Node
-from tracegrad.graph.primitive import REGISTRY
 from tracegrad.runtime.buffer import HostBuffer
 from tracegrad.support.cache import Cache
 from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.attributes import moved
 from tracegrad.tensors.tensor import Tensor, holding
 
-_VARIABLE = REGISTRY["variable"]
 BASES = 1000            # how so many bases of reshaped views lie in memory is known
 
 
@@ -95,7 +92,7 @@ def recalled(make: Callable[..., Any]) -> Any:
         known = None
         if isinstance(base, Tensor) and config.eager and not (unusual[0] and not state.plain):
             node = base._n
-            if node.fn is _VARIABLE and base._base is not None:
+            if base._base is not None:
                 base._settle_alone()
             if type(node.value) is HostBuffer or node.needs_grad or node.fn.boundary:
                 known = describe(args, kwargs)
@@ -129,9 +126,6 @@ def _learn(memo: Any, key: Any, base: Tensor, node: Node, found: Any) -> None:
     if not came_before(memo, key):
         return
     views = [found] if isinstance(found, Tensor) else list(found)
-    if node.needs_grad:
-        fit = all(v._n.needs_grad for v in views)
-    else:
-        fit = all(type(resolve(v._n).value) is HostBuffer for v in views)
+    fit = all(v._n.needs_grad if node.needs_grad else type(resolve(v._n).value) is HostBuffer for v in views)
     if fit and views and node is base._n and all(v._base is base and not v._detached for v in views):
         memo[key] = None if isinstance(found, Tensor) else type(found), [_View(node, v) for v in views]

@@ -291,8 +291,8 @@ class History(Handle):
 
     def _settle_alone(self) -> None:
         """Of a leaf that is a view: the same where nobody but this tensor holds its base, as after p = p.detach().requires_grad_()."""
-        base = self._base
-        if self._detached and base._base is None and sys.getrefcount(base) == 3:        # this tensor's, `base`, the argument
+        base: Any = self._base
+        if self._n.fn is _VARIABLE and self._detached and base._base is None and sys.getrefcount(base) == 3:    # its own, two of this call
             self._stand_alone(self._node())
 
     def _leave(self) -> None:
