@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.helpers.marks import one_of
+from tracegrad.support import philox
 from tracegrad.support.mersenne.generator import exchanged
 from tracegrad.support.philox import philox_block, philox_numpy
 from tracegrad.utils.checkpoint import checkpoint
@@ -26,6 +27,41 @@ DRAWS = {
     "bytes": lambda shape, **on: tg.randint(0, 256, shape, dtype=tg.uint8, **on),
 }
 SHAPES = [(), (1,), (5,), (12,), (3, 11), (0, 4), (1000,), (1600,), (30, 100), (40_000,)]      # a few are eager, many deferred
+
+
+@pytest.mark.parametrize("turns", [1, 40])
+def test_numbers_made_ahead_are_what_each_draw_makes_alone(turns, device, monkeypatch):
+    """Of any kinds by turns, of two streams, with places that are set back: to the bit (but for the last one of logarithms and cosines)."""
+    rng, g = np.random.default_rng(turns), tg.Generator().manual_seed(9)
+    names = list(DRAWS)
+    for _ in range(4):
+        steps = [(names[rng.integers(len(names))], int(rng.integers(1, 80)), bool(rng.integers(4) == 0)) for _ in range(turns)]
+        places, found = [], []
+        for name, count, other in steps:
+            places.append(g.get_state() if other else tg.get_rng_state())
+            found.append(DRAWS[name]((count,), **({"generator": g} if other else {})))
+        for place, array, (name, count, _) in zip(places, found, steps, strict=True):
+            alone = tg.Generator().set_state(place)
+            with monkeypatch.context() as patch:
+                patch.setattr(tg.config, "recall", False)
+                wanted = DRAWS[name]((count,), generator=alone).numpy()
+            tolerance = 2e-6 if "randn" in name or name == "complex" else 0.0
+            np.testing.assert_allclose(array.numpy(), wanted, rtol=tolerance, atol=tolerance / 10)
+        tg.set_rng_state(places[0] if not steps[0][2] else tg.get_rng_state())
+
+
+@pytest.mark.recall
+@pytest.mark.skipif(not tg.device().in_host_memory, reason="draws of few numbers are kernels there")
+def test_few_numbers_are_made_at_once(device, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    tg.manual_seed(12)
+    made = []
+    rounds = philox._rounds
+    monkeypatch.setattr(philox, "_rounds", lambda *args: made.append(0) or rounds(*args))
+    drawn = [tg.randn(64) for _ in range(100)]
+    assert len(made) < 10
+    drawn[0].zero_()
+    assert (drawn[1].numpy() != 0).all()                        # each has memory of its own
 
 
 @one_of(7, ("name", "shape"), product(DRAWS, SHAPES), ids=str)
