@@ -432,7 +432,7 @@ def find(spec: str | int | Device = "") -> Device:
     """
     if isinstance(spec, Device):
         return spec
-    found = _devices or devices()
+    found = devices()
     if not found:
         raise NoDriverError(f"device: {NO_DRIVER}")
     text = str(spec if spec != "" else config.device).strip().lower()

@@ -287,11 +287,12 @@ def test_views_of_views_follow_their_base():
         np.testing.assert_array_equal(w.numpy(), w_of(wanted))
         np.testing.assert_array_equal(y.numpy(), wanted)
         if not step % 2:
-            z.requires_grad_()                                      # a leaf of its own from here on
+            z.requires_grad_()                                      # a leaf, which shares memory with x as before
             with tg.no_grad():
-                x.zero_()
+                x.fill_(3.0)
                 z.mul_(2.0)
-            np.testing.assert_array_equal(w.detach().numpy(), w_of(wanted) * 2)
+            np.testing.assert_array_equal(w.detach().numpy(), np.full(w.shape, 6.0, np.float32))
+            np.testing.assert_array_equal(x[:, 1:3].numpy(), np.full((6, 2, 5), 6.0, np.float32))
 
 
 def test_numpy_does_not_warn_and_its_errors_stay_as_they_were(recwarn):

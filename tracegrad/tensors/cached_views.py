@@ -92,8 +92,6 @@ def recalled(make: Callable[..., Any]) -> Any:
         known = None
         if isinstance(base, Tensor) and config.eager and not (unusual[0] and not state.plain):
             node = base._n
-            if base._base is not None:
-                base._settle_alone()
             if type(node.value) is HostBuffer or node.needs_grad or node.fn.boundary:
                 known = describe(args, kwargs)
         if known is not None:

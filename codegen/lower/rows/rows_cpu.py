@@ -170,7 +170,7 @@ class RowKernel(RowProgram):
             return
         width, unroll = s.width, self.unroll(reductions, roots)
         vectors = self.in_vectors(width * unroll)
-        _, ends, tail = self.left(unroll, step)
+        _, ends, tail = self.left(unroll)
         vector_acc: dict[Node, list[Local]] = {}
         stem: dict[Node, str] = {}                           # what they are called after
         total: dict[Node, Local] = {}
@@ -189,7 +189,7 @@ class RowKernel(RowProgram):
             narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, _, lanes in ends}
         self.sums = self.long_sums(reductions, width * unroll if vectors else 1, stem, vector_acc, total if tail else {}, narrow)
         with ExitStack() as outer:
-            self.along(outer, step, unroll, vector_acc, total, narrow)
+            self.along(outer, reductions, roots, unroll, vector_acc, total, narrow)
         for sums in self.sums:
             sums.finish()
         for r in reductions:
@@ -314,15 +314,15 @@ class RowKernel(RowProgram):
         return s.width > 1 and min(s.cols[-1], s.length or s.cols[-1]) >= step
 
     def along(
-        self, opened: ExitStack, of: Pass, unroll: int, vector_acc: dict[Node, list[Local]], total: dict[Node, Local],
-        narrow: dict[Node, dict[int, Local]],
+        self, opened: ExitStack, reductions: list[Node], roots: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
+        total: dict[Node, Local], narrow: dict[Node, dict[int, Local]],
     ) -> None:
         """The loops over the columns: in vectors, then what is left one by one."""
-        s, w, reductions, roots = self.shape, self.writer, list(of.reductions), of.roots
+        s, w = self.shape, self.writer
         n, width = s.cols[-1], s.width
         step = width * unroll
         vectors = self.in_vectors(step)
-        more, ends, tail = self.left(unroll, of)
+        more, ends, tail = self.left(unroll)
         outer, scale = ZERO, s.row_size
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
@@ -378,10 +378,9 @@ class RowKernel(RowProgram):
                     inner.enter_context(self.each_row())
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, roots, total)
 
-    def left(self, unroll: int, of: Pass) -> tuple[tuple[int, int] | None, list[tuple[int, int, int]], tuple[int, int] | None]:
+    def left(self, unroll: int) -> tuple[tuple[int, int] | None, list[tuple[int, int, int]], tuple[int, int] | None]:
         """What is left of the columns after steps of `unroll` vectors, each as (begin, stop): what is done in whole vectors, in narrower
-        ones, with their lanes, and one by one. None: nothing. Where the number of columns varies, all of them are there, perhaps empty.
-        Where a narrower vector would not be all, the last one begins early: see `again`."""
+        ones, with their lanes, and one by one. None: nothing. Where the number of columns varies, all of them are there, perhaps empty."""
         s, n, width = self.shape, self.shape.cols[-1], self.shape.width
         if not self.in_vectors(width * unroll):
             return None, [], (0, n)
@@ -396,8 +395,6 @@ class RowKernel(RowProgram):
             if whole or (always and unroll > 1):
                 more = part(whole, width)
             rest -= whole
-            if not always and rest not in (0, 1, 4, 8) and self.again(of):
-                return more, [(n - width, n, width)], None
             while width > 4 and (rest >= 4 or always) and self.group.statements <= tuning().tail_statements:
                 width //= 2
                 size = width if rest >= width else 0
@@ -405,16 +402,6 @@ class RowKernel(RowProgram):
                     ends.append((*part(size, width), width))
                     rest -= size
         return more, ends, part(rest, 1) if rest or always else None
-
-    def again(self, of: Pass) -> bool:
-        """Whether a row's last vector may compute elements that the one before it has computed: they are only written, nothing that they
-        are made of is written over, and it reads vectors of neighbours, too."""
-        s, group, context = self.shape, self.group, self.context
-        if of.reductions or of.columns or s.parts > 1 or any(context.output(group, root).access != "out" for root in of.results):
-            return False
-        row, col = Var("row", s.rows), Var("col", s.row_size)
-        found = reads(group, context, row.index * s.row_size + col.index)
-        return not found.guards and all(i.stride(col) in (0, 1) for i in found.indices)
 
     def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
@@ -287,12 +286,6 @@ class History(Handle):
     def _settle(self) -> None:
         """Of a leaf that is a view of what nobody else has: share memory with it no more."""
         if self._base is not None and self._detached and self._is_last():
-            self._stand_alone(self._node())
-
-    def _settle_alone(self) -> None:
-        """Of a leaf that is a view: the same where nobody but this tensor holds its base, as after p = p.detach().requires_grad_()."""
-        base: Any = self._base
-        if self._n.fn is _VARIABLE and self._detached and base._base is None and sys.getrefcount(base) == 3:    # its own, two of this call
             self._stand_alone(self._node())
 
     def _leave(self) -> None:
