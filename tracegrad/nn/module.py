@@ -15,7 +15,7 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, Shape
 from tracegrad.graph.operators import Named
 from tracegrad.nn.hooks import Hooked, as_registered
 from tracegrad.nn.module_paths import called_in_trace
-from tracegrad.nn.parameter import Buffer, Parameter
+from tracegrad.nn.parameter import Buffer, Parameter, clear_grads
 from tracegrad.nn.torch_methods import TorchMethods, empty_tables
 from tracegrad.support.dtypes import as_dtype, differentiable, dtype_kind
 from tracegrad.support.modes import every_module, no_grad, state, unusual
@@ -289,11 +289,7 @@ class Module(Hooked, TorchMethods, Named):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, or set them to zeros."""
-        for p in self.parameters():
-            if set_to_none:
-                p.grad = None
-            elif p.grad is not None:
-                (p.grad.detach_() if p.grad.requires_grad else p.grad).zero_()
+        clear_grads(self.parameters(), set_to_none)
 
     def to(self: M, *args: Any, **kwargs: Any) -> M:
         """Move parameters and buffers to a device and/or a float dtype, in place; takes what Tensor.to takes; returns self.

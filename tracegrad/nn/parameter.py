@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tracegrad.errors import OutOfMemoryError, TraceError
 from tracegrad.graph.ir import ADDRESSED
 from tracegrad.graph.locations import user_location
-from tracegrad.support.modes import state
+from tracegrad.support.modes import state, unusual
 from tracegrad.tensors.creation.filled import empty
 from tracegrad.tensors.creation.from_data import tensor
 from tracegrad.tensors.tensor import Tensor, from_array
@@ -126,3 +127,16 @@ class UninitializedParameter(Parameter):
 
     def __repr__(self) -> str:
         return "<UninitializedParameter>"
+
+
+def clear_grads(params: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forget the gradients of these, or make them zeros."""
+    plain = set_to_none and not unusual[0]
+    for p in params:
+        if plain:                   # no trace and no transform: as the property does then
+            p._grad = None
+        elif set_to_none:
+            p.grad = None
+        elif p.grad is not None:
+            grad = p.grad.detach_() if p.grad.requires_grad else p.grad
+            grad.zero_()

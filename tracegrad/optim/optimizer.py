@@ -23,9 +23,9 @@ from tracegrad.execute.realize import read
 from tracegrad.graph.canonical import resolve
 from tracegrad.graph.operators import PUBLIC, Named
 from tracegrad.nn.hooks import RemovableHandle
-from tracegrad.nn.parameter import UninitializedParameter
+from tracegrad.nn.parameter import UninitializedParameter, clear_grads
 from tracegrad.nn.utils.clip_grad import by_device
-from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, clear_grads, restored
+from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, restored
 from tracegrad.optim.update import update
 from tracegrad.support.modes import enable_grad, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array

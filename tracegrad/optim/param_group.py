@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.support.dtypes import dtype_kind
-from tracegrad.support.modes import no_grad, state, unusual
+from tracegrad.support.modes import no_grad, state
 from tracegrad.tensors.tensor import Tensor, from_array
 
 
@@ -192,16 +192,3 @@ def add_groups(optimizer: Any, groups: Iterable[Any]) -> None:
     except TracegradError as error:
         error.args = (str(error).removeprefix("add_param_group: "), *error.args[1:])
         raise
-
-
-def clear_grads(params: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients of these, or make them zeros."""
-    plain = set_to_none and not unusual[0]
-    for p in params:
-        if plain:                   # no trace and no transform: as the property does then
-            p._grad = None
-        elif set_to_none:
-            p.grad = None
-        elif p.grad is not None:
-            grad = p.grad.detach_() if p.grad.requires_grad else p.grad
-            grad.zero_()
