@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -114,11 +114,12 @@ def backward(
     retained = retaining_by_node() if retaining else {}
     wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
     arrived = _arrival(create_graph) if accumulating else None
-    grads = _differentiate(outputs, wanted, cotangents, create_graph, arrived)
-    receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
-    for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
-        if arrived is None or not tensor._is_leaf():                        # asked for first is computed first
-            _accumulate(tensor, ct, create_graph)
+    with _asking(known):
+        grads = _differentiate(outputs, wanted, cotangents, create_graph, arrived)
+        receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
+        for tensor, ct in reversed(receivers) if listeners else receivers:      # they want the last layers' gradients first, and what is
+            if arrived is None or not tensor._is_leaf():                        # asked for first is computed first
+                _accumulate(tensor, ct, create_graph)
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
         sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
@@ -204,7 +205,8 @@ def grad(
     if retained:
         live = set(derivatives.dependents(nodes, ends))
         retained = {n: kept for n, kept in retained.items() if n in live}
-    found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())     # gradients carry tangents, too
+    with _asking(known):
+        found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())     # gradients carry tangents, too
     for kept, ct in zip(retained.values(), found[len(ends):], strict=True):
         if ct is not None:
             for tensor in kept:
@@ -375,6 +377,16 @@ def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Nod
     finally:
         state.grad = previous
     return found if create_graph else [bind(_DETACH, (g,), {}) if g is not None and g.needs_grad else g for g in found]
+
+
+@contextmanager
+def _asking(known: Backward | None) -> Iterator[None]:
+    """Custom calls are asked by `known`, if it notes what it will ask them for the next time."""
+    before, state.asking = state.asking, None if known is None or known.asked is None else known.ask
+    try:
+        yield
+    finally:
+        state.asking = before
 
 
 def _arrival(create_graph: bool) -> Callable[[Node, Node], None]:

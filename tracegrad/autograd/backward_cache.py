@@ -13,19 +13,21 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracegrad.autograd.history_key import History
 from tracegrad.autograd.hooks import Listener, Underway, expect_backward, listeners
 from tracegrad.config import config
 from tracegrad.errors import TracegradError
 from tracegrad.execute.deferred import no_longer_pending, pending_nodes
+from tracegrad.execute.eager_executor import LIMIT
+from tracegrad.execute.policy import NEVER
 from tracegrad.execute.program import Recipe, recipes
-from tracegrad.execute.realize import cut, free_saved, lock, parted, without_freed
+from tracegrad.execute.realize import Work, cut, free_saved, lock, parted, realize, without_freed
 from tracegrad.graph.canonical import fixed, resolve
 from tracegrad.graph.ir import ON_HOST, Aval, Node, forget_operands
 from tracegrad.graph.locations import Location, derivative_of
-from tracegrad.graph.primitive import REGISTRY, data
+from tracegrad.graph.primitive import REGISTRY, data, numpy_time
 from tracegrad.runtime.launch import Ready
 from tracegrad.support.modes import state
 from tracegrad.tensors.tensor import Tensor, holding
@@ -33,35 +35,65 @@ from tracegrad.tensors.tensor import Tensor, holding
 _VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
 
 
-class _Gradients(Recipe):
-    """How to make the backward of one structure, and where its results go.
+class _Part(Recipe):
+    """What is computed of a backward up to a custom call, or to the end.
 
-    Nodes of the forward pass have numbers, in the order in which `History` finds them. values: of the results that are a node's, (its
-    number, position); grads: of gradients, (number of the variable, position), of `grad`'s in the order of its inputs. saving: the numbers
-    of the nodes that give up what they saved; staying: of those that go on without them. lines: for operations that report, or run on the
-    host, the number of a node of its line, and whether it is derived. bits: those of the history's floats; free: which of these may be
-    others than they were when this was made.
+    Nodes of the forward pass have numbers, in the order in which `History` finds them; behind those come the nodes that it has not, which
+    custom calls are given, and give. values: of the results that are a node's, (its number, position). made: of other nodes', (aval,
+    position). lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("bits", "free", "grads", "lines", "saving", "staying", "values")
+    __slots__ = ("lines", "made", "values")
 
-    def __init__(self, work: Any, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
-        """Raises KeyError if the backward is not a function of what was walked over."""
+    def __init__(self, work: Work, walk: History) -> None:
+        """Raises KeyError if it is not a function of what was walked over."""
         number = walk.number
         super().__init__(work.program, [number[leaf] for leaf in work.leaves], work.constants)
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
         self.varying = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
-        self.bits, self.free = walk.bits(), frozenset[int]()
-        position = {t: k for k, t in enumerate(work.targets)}
-        self.values = [(number[t], k) for t, k in position.items() if t in number]
-        self.grads = [(number[n], position[g]) for n, g in grads]
-        outside, calls = [n for n in order if n not in walk.inside], {walk.nodes[i] for i in walk.calls}
-        self.saving, self.staying = ([number[n] for n in part] for part in parted(outside, calls))
+        self.values = [(number[t], k) for k, t in enumerate(work.targets) if t in number]
+        self.made = [(t.aval, k) for k, t in enumerate(work.targets) if t not in number]
         self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family in ON_HOST]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
         self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
+
+    def results(self, nodes: Sequence[Node], ready: Ready | None = None) -> list[Any]:
+        """The program's results; an error in it names the line of this time's forward pass."""
+        def line(position: int) -> Location:
+            number, derived = self.lines[position]
+            return derivative_of(nodes[number].loc) if derived else nodes[number].loc
+
+        return self.run([nodes[i].value for i in self.inputs], nodes, line, ready) if self.program.order else []
+
+
+class _Asked(NamedTuple):
+    """A custom call in a backward: what is computed before it, its number, those of its cotangents, and the avals of what it gives."""
+
+    before: _Part
+    call: int
+    given: list[int | None]
+    gives: list[Aval | None]
+
+
+class _Gradients(_Part):
+    """How to make the backward of one structure, and where its results go.
+
+    asked: the custom calls on the way. grads: of gradients, (number of the variable, position among the last results, or ~ number), of
+    `grad`'s in the order of its inputs. saving: the numbers of the nodes that give up what they saved; staying: of those that go on without
+    them. bits: those of the history's floats; free: which of these may be others than they were when this was made.
+    """
+
+    __slots__ = ("asked", "bits", "free", "grads", "saving", "staying")
+
+    def __init__(self, work: Work, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]], asked: list[_Asked]) -> None:
+        super().__init__(work, walk)
+        number, position = walk.number, {t: k for k, t in enumerate(work.targets)}
+        self.asked, self.bits, self.free = asked, walk.bits(), frozenset[int]()
+        self.grads = [(number[n], position[g] if g in position else ~number[g]) for n, g in grads]
+        outside, calls = [n for n in order if n not in walk.inside], {walk.nodes[i] for i in walk.calls}
+        self.saving, self.staying = ([number[n] for n in part] for part in parted(outside, calls))
 
     def generalize(self, older: _Gradients, walk: History) -> None:
         """Compare with what was made of the same structure with other floats: those that differ may vary if all that became of them are
@@ -80,14 +112,6 @@ class _Gradients(Recipe):
         if [k for k, _ in places] == differ and all(fn.scalar_polymorphic for fn in readers):
             self.free, self.varying = older.free | changed, [*{*self.varying, *older.varying, *places}]
 
-    def gradients(self, nodes: Sequence[Node], ready: Ready | None = None) -> list[Any]:
-        """The program's results; an error in it names the line of this time's forward pass."""
-        def line(position: int) -> Location:
-            number, derived = self.lines[position]
-            return derivative_of(nodes[number].loc) if derived else nodes[number].loc
-
-        return self.run([nodes[i].value for i in self.inputs], nodes, line, ready)
-
 
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
@@ -100,6 +124,8 @@ class Backward:
         self.walk: History | None = None
         self.tells = inputs is None                                 # listeners of backwards of its gradients, one by one
         self.told: tuple[Listener, Underway] | None = None          # who wanted to hear of them
+        self.asked: list[_Asked] | None = None                      # the custom calls so far, if they are noted
+        self.works: list[Work] = []                                 # what was computed for them
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
         if not (state.plain and config.recall):
@@ -123,20 +149,18 @@ class Backward:
         nodes, recipe = walk.nodes, _known(walk)
         if recipe is None:
             walk.unfold()
+            self.asked = [] if walk.customs and walk.key in recipes and recipes[walk.key] is None else None
             return None
-        try:
-            results = recipe.gradients(nodes, self._expected(walk, recipe) if self.tells and listeners else None)
-        except TracegradError:                      # at length, what can be computed is
+        answers: list[tuple[Any, Any]] = []
+        results = self._results(walk, recipe, answers)
+        if results is None:                         # at length, what can be computed is
             walk.unfold()
+            for fn, answer in answers:              # (nobody is asked twice)
+                fn.answer = answer
             return None
-        for i, k in recipe.values:
-            nodes[i].value = results[k]
-        for i, _ in recipe.values:
-            if not nodes[i].needs_grad:
-                forget_operands(nodes[i])
-        cut(walk.pending)
-        found = _given(walk, recipe, results) if self.tells else [_gradient(walk, nodes[i].aval, results[k]) for i, k in recipe.grads]
-        no_longer_pending(self.count)
+        self._settle(walk, recipe, results)
+        found = _given(walk, recipe, results) if self.tells else [
+            _gradient(walk, nodes[i].aval, results[k] if k >= 0 else nodes[~k].value) for i, k in recipe.grads]
         self.walk = None
         free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
@@ -160,6 +184,66 @@ class Backward:
 
         return ready
 
+    def _settle(self, walk: History, part: _Part, results: Sequence[Any]) -> None:
+        """Give the nodes the values that were computed for them."""
+        nodes = walk.nodes
+        for i, k in part.values:
+            nodes[i].value = results[k]
+        for i, _ in part.values:
+            if not nodes[i].needs_grad:
+                forget_operands(nodes[i])
+        nodes += [data(aval, results[k]) for aval, k in part.made]
+        cut(walk.pending)
+        no_longer_pending(self.count)
+        self.count = 0
+
+    def _results(self, walk: History, recipe: _Gradients, answers: list[tuple[Any, Any]]) -> list[Any] | None:
+        """What the last part gives; None where something cannot be computed, or a custom call gives another form of gradients than before.
+
+        answers: gets what the custom calls gave. (All that they may ask for has values, so no lock is held: their code may wait for others.)
+        """
+        nodes = walk.nodes
+        for before, at, given, gives in recipe.asked:
+            with contextlib.suppress(TracegradError):
+                self._settle(walk, before, before.results(nodes))
+                before = None
+            if before is not None:
+                return None
+            call = nodes[at]
+            lock.release()
+            try:
+                answer = call.fn.answered([None if i is None else nodes[i] for i in given], call)
+            finally:
+                lock.acquire()
+            answers.append((call.fn, answer))
+            if [None if g is None else g.aval for g in answer] != gives:
+                return None
+            nodes += [g for g in answer if g is not None]
+        with contextlib.suppress(TracegradError):
+            return recipe.results(nodes, self._expected(walk, recipe) if self.tells and listeners and not recipe.asked else None)
+        return None
+
+    def ask(self, node: Node, given: Sequence[Node | None]) -> Sequence[Node | None]:
+        """The cotangents of a custom call's operands, which has these: `_ask` will ask for them so from now on."""
+        walk, works, number = self.walk, list[Work](), {} if self.walk is None else self.walk.number
+        given = [g.twin() if g is not None and g.constant else g for g in given]
+        if walk is None or self.asked is None or node not in number:
+            return node.fn.answered(given, node)
+        realize([*walk.pending, *(g for g in given if g is not None)], walk.device, lambda n: n.needs_grad and n.fn.expensive, works)
+        work = works[0] if works else Work([], walk.device)
+        self.works.append(work)
+        try:
+            part = _Part(work, walk)
+        except KeyError:
+            self.asked = None
+            return node.fn.answered(given, node)
+        walk.add([t for t in work.targets if t not in number])
+        answer = node.fn.answered(given, node)
+        walk.add([g for g in answer if g is not None])
+        self.asked.append(_Asked(part, number[node], [None if g is None else number[resolve(g)] for g in given],
+                                 [None if g is None else g.aval for g in answer]))
+        return answer
+
     def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], beside: Sequence[Node] = ()) -> None:
         """Remember how the backward was made. works: what was computed in it. order: the nodes that it went through. grads: variables of
         leaves (grad's inputs), and what gives the values of the leaves' gradients. beside: the nodes of the history that it did not go
@@ -169,32 +253,42 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key, generic_key = walk.key, walk.without_floats()
+        if self.asked and not works:
+            works = [Work([], walk.device)]
         work = works[0] if len(works) == 1 and works[0].device is walk.device else None
         with lock:
-            if work is not None and not _computed_all(work, walk.pending):
+            if work is not None and not _computed_all([*self.works, work], walk.pending):
                 work = None
+            if walk.customs and (self.asked is None or work is None or not _small([*self.works, work])):
+                recipes[key] = None if not self.works and _small(works) else False          # None: the next time calls are noted
+                return
             recipe, older = None, None if generic_key is None else recipes[generic_key]
             # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-            again = recipes[key] is not None or key in recipes or older is not None or walk.calls
+            again = recipes[key] is not None or key in recipes or older is not None or (walk.calls and not walk.customs)
             if work is not None and (again or generic_key is not None) and walk.inside.isdisjoint(beside):
                 with contextlib.suppress(KeyError):
-                    recipe = _Gradients(work, walk, order, grads)
+                    recipe = _Gradients(work, walk, order, grads, self.asked or [])
             if recipe is not None and generic_key is not None:
                 if older is not None:
                     recipe.generalize(older, walk)
                 recipes[generic_key] = recipe
-            recipes[key] = (recipe if again else None) or recipes[key]
+            recipes[key] = (recipe if again else None) or (recipes[key] if self.asked is None else False)
 
 
-def _computed_all(work: Any, pending: Sequence[Node]) -> bool:
-    """Whether the work computed all that was pending. (Another thread may have computed some of it since the walk.)"""
-    made = {id(target.value) for target in work.targets}
+def _computed_all(works: Sequence[Work], pending: Sequence[Node]) -> bool:
+    """Whether the works computed all that was pending. (Another thread may have computed some of it since the walk.)"""
+    made = {id(target.value) for work in works for target in work.targets}
     return all(id(resolve(node).value) in made for node in pending)
+
+
+def _small(works: Sequence[Work]) -> bool:
+    """Whether all is NumPy's for ever, part by part as in one: no kernel fuses what is before a custom call with what is behind it."""
+    return all(p.usage.tier_up == NEVER and max(map(numpy_time, p.order)) <= LIMIT for p in [w.program for w in works if w.order])
 
 
 def _known(walk: History) -> _Gradients | None:
     """The recipe of what was walked over, whatever its floats are, if need be."""
-    recipe: _Gradients | None = recipes[walk.key]
+    recipe: _Gradients | None = recipes[walk.key] or None
     if recipe is None and (generic_key := walk.without_floats()) is not None:
         recipe = recipes[generic_key]
         if recipe is not None and not (recipe.free and fixed(walk.bits(), recipe.free) == fixed(recipe.bits, recipe.free)):
@@ -207,13 +301,13 @@ def _given(walk: History, recipe: _Gradients, results: Sequence[Any]) -> list[Te
     """The leaves that are still there, which have their gradients now."""
     reached = []
     for i, k in recipe.grads:
-        variable = walk.nodes[i]
+        variable, value = walk.nodes[i], results[k] if k >= 0 else walk.nodes[~k].value
         tensor = walk.leaves.get(variable)
         if tensor is not None:
             if tensor._grad is None:
-                tensor._grad = _gradient(walk, variable.aval, results[k])
+                tensor._grad = _gradient(walk, variable.aval, value)
             else:
-                tensor._grad._n = data(variable.aval, results[k])
+                tensor._grad._n = data(variable.aval, value)
                 tensor._grad._versions += 1
             reached.append(tensor)
     return reached

@@ -1,6 +1,6 @@
 """What a backward is looked up by: the pending work and the history of a root, walked over once. Start at `History.follow`.
 
-Never recalled, since Python code may have a say in it: hooks, custom Functions, kernels of the user's, derivatives of derivatives, and
+Never recalled, since Python code may have a say in it: hooks, kernels of the user's, derivatives of derivatives, and
 traces with one of these in them, or that write what they read.
 Nor is what goes from one device to another: it is several programs.
 """
@@ -27,10 +27,11 @@ class History:
 
     Of a call whose nodes nobody has asked for (ir.LazyNode) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these. leaves: by variable, those that are there.
+    stand, and the numbers of these. leaves: by variable, those that are there. customs: how many
+    calls of custom Functions there are.
     """
 
-    __slots__ = ("calls", "device", "floats", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "customs", "device", "floats", "inside", "key", "leaves", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -41,6 +42,7 @@ class History:
         self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
         self.leaves: dict[Node, Any] = {}
+        self.customs = 0
         self.key: Key | None = None
 
     def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
@@ -124,6 +126,9 @@ class History:
                     elif not place and node.needs_grad:             # the end of a history that was freed
                         parts += (fn, node.aval, None)
                         continue
+                    elif fn.family == "custom" and place and (around := fn.around) is not None:
+                        self.customs += 1
+                        parts.append(around)
                     elif not (place or fn.family == "leaf" or fn.family == "index") or not fn.structural:
                         return False
                     elif fn is _OFFSET:                             # the derivative's rules only hand it on
@@ -135,13 +140,19 @@ class History:
                     parts += place
         return True
 
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Give numbers to nodes that have values now, and are no part of the history."""
+        self.number.update(zip(nodes, range(len(self.nodes), len(self.nodes) + len(nodes)), strict=True))
+        self.nodes += nodes
+        self.valued.update(k for n, k in self.number.items() if n.value is not None)
+
     def bits(self) -> list[bytes]:
         """Those of the floats."""
         return [self.nodes[i].attrs["bits"] for _, i in self.floats]
 
     def without_floats(self) -> Key | None:
-        """The key without the floats; None if there are none."""
-        if self.key is None or not self.floats:
+        """The key without the floats; None if there are none, or what is around custom calls would have to be compared, too."""
+        if self.key is None or not self.floats or self.customs:
             return None
         parts = list(self.key.parts)
         for at, _ in self.floats:

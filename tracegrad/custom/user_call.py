@@ -18,9 +18,12 @@ import optree
 from tracegrad.autodiff.derivatives import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, ShapeError, TracegradError, printable, type_name
 from tracegrad.execute.devices import Device
+from tracegrad.execute.realize import realize
+from tracegrad.graph.canonical import resolve
 from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.leaf_operations import CustomCall
-from tracegrad.graph.primitive import REGISTRY, bind, cast
+from tracegrad.graph.locations import on_behalf_of
+from tracegrad.graph.primitive import REGISTRY, bind, cast, data
 from tracegrad.support import dtypes
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.modes import state
@@ -245,6 +248,7 @@ class UserCall(CustomCall):
         self.arguments = [(n, isinstance(v, Tensor)) for n, v in zip(ctx._names, values, strict=True)]
         self.output_avals = tuple(o._node().aval for o in tensors)
         self.node: weakref.ref[Node] | None = None
+        self.answer: list[Node | None] | None = None       # what backward gave already, for a derivative that begins anew
         self.saved_nodes: list[Node] = []
         saved = [o for _, o in ctx._saved or ()]
         self.saves = holds_tensors(saved) or holds_tensors(ctx._saved_for_forward)  # type: ignore[misc]
@@ -297,9 +301,13 @@ class UserCall(CustomCall):
     def pushes(self) -> bool:
         return self.own_jvp
 
+    @property
+    def around(self) -> Any:
+        return (self.cls, self.output_avals, *self.arguments, *self.silent, self.saves, self.ctx._materialize)
+
     @contextmanager
-    def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool) -> Iterator[Context]:
-        """The ctx with what forward left in it, as tensors of these operands: for backward, or for jvp."""
+    def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool, symbolic: bool = True) -> Iterator[Context]:
+        """The ctx with what forward left in it, as tensors of these operands: for backward, or for jvp. symbolic: they may have a history."""
         saved = operands[len(operands) - len(self.saved_nodes):]
 
         def restored_leaf(kind: str, what: Any) -> Any:
@@ -317,7 +325,7 @@ class UserCall(CustomCall):
         ctx._phase = "checked" if self.node is not None and self.node() is y else "backward"
         ctx._restored = for_forward if forward and for_forward else restored
         vars(ctx).update(attributes)
-        pulling, state.hidden, state.pulling = state.pulling, False, True
+        pulling, state.hidden, state.pulling = state.pulling, False, symbolic
         try:
             yield ctx
         finally:
@@ -355,11 +363,32 @@ class UserCall(CustomCall):
             found[k] = cast(t._node(), operands[k].dtype)
         return found or None
 
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> Sequence[Any]:
+        if state.asking is None and self.answer is None:
+            return self._pulled(ct, y, operands)
+        return self.answered(ct, y) if state.asking is None else state.asking(y, ct)  # type: ignore[no-any-return]
+
+    def answered(self, ct: Sequence[Node | None], y: Node) -> Sequence[Node | None]:
+        """What `vjp` gives, as leaves that have values, of cotangents that have: backward runs as a program of its own. (What nobody will
+        differentiate needs no history, so its operations are done when they are called.)"""
+        found, self.answer = self.answer, None
+        if found is None:
+            before = state.grad, state.own, state.asking
+            state.grad, state.own, state.asking = False, None, None
+            try:
+                with on_behalf_of(y.loc):
+                    given = [g.twin() if g is not None and g.constant else g for g in self._pulled(ct, y, y.operands, False)]
+                realize([g for g in given if g is not None], self.devices[0])
+            finally:
+                state.grad, state.own, state.asking = before
+            found = [g if g is None else data(g.aval, resolve(g).value) for g in given]
+        return found
+
+    def _pulled(self, ct: Sequence[Node | None], y: Node, operands: tuple[Node, ...], symbolic: bool = True) -> tuple[Node | None, ...]:
         inputs = self.tracked(operands)
         grads = iter([self._grad(c, operands[i], self.silent[i], self.devices[i]) for i, c in enumerate(ct)])
         given = [next(grads) if is_tensor else None for is_tensor in self.outputs]
-        with self._restored(y, operands, False) as ctx:
+        with self._restored(y, operands, False, symbolic) as ctx:
             returned = called(self.cls, "backward", ctx, given)
         found = self._by_name(returned)
         if returned is None and any(g is not None for g in given):

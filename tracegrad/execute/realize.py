@@ -342,7 +342,7 @@ def computed_early(node: Node, device: Device) -> bool:
 
     What is called for the first time is deferred, and so is what is made of that: a running mean would be so until somebody reads it.
     """
-    if node.constant:                                                   # others have it, too: it gets no value
+    if node.constant or state.asking is not None:                       # (others have it, too: it gets no value; a backward is being noted)
         return False
     seen, stack, limits = set[Node](), [node], tuning()
     while stack:

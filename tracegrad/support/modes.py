@@ -60,6 +60,7 @@ class _State(threading.local):
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see control_flow/loop_detection.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
     leaves: dict[Any, Any] | None = None  # see ir.own_leaves
+    asking: Any = None  # what asks custom Functions for their gradients in this backward, see autograd/backward_cache.py
     # The guards:
     trace: Recorder | None
     examples: int  # inside vmap: tensors stand for one example and have no values
