@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracegrad.autograd.history_key import History
 from tracegrad.autograd.hooks import Listener, Underway, expect_backward, listeners
@@ -38,9 +38,9 @@ _VARIABLE, _OFFSET = REGISTRY["variable"], REGISTRY["offset"]
 class _Part(Recipe):
     """What is computed of a backward up to a custom call, or to the end.
 
-    Nodes of the forward pass have numbers, in the order in which `History` finds them; behind those come the nodes that it has not, which
-    custom calls are given, and give. values: of the results that are a node's, (its number, position). made: of other nodes', (aval,
-    position). lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
+    Nodes of the forward pass have numbers, in the order in which `History` finds them; behind those come others, which custom calls are
+    given, and give. values: of the results that are a numbered node's, (its number, position). made: of the others before a custom call,
+    (aval, position). lines: for operations that report, or run on the host, the number of a node of its line, and whether it is derived.
     """
 
     __slots__ = ("lines", "made", "values")
@@ -52,42 +52,35 @@ class _Part(Recipe):
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
         self.varying = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
-        self.values = [(number[t], k) for k, t in enumerate(work.targets) if t in number]
-        self.made = [(t.aval, k) for k, t in enumerate(work.targets) if t not in number]
+        self.values, self.made = [(number[t], k) for k, t in enumerate(work.targets) if t in number], list[tuple[Aval, int]]()
         self.lines = {i: (number[n], False) for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family in ON_HOST]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
         self.lines |= {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 
-    def results(self, nodes: Sequence[Node], ready: Ready | None = None) -> list[Any]:
-        """The program's results; an error in it names the line of this time's forward pass."""
+    def results(self, nodes: Sequence[Node], ready: Ready | None = None) -> list[Any] | None:
+        """The program's results; None where they cannot be computed. An error in it names the line of this time's forward pass."""
         def line(position: int) -> Location:
             number, derived = self.lines[position]
             return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
-        return self.run([nodes[i].value for i in self.inputs], nodes, line, ready) if self.program.order else []
-
-
-class _Asked(NamedTuple):
-    """A custom call in a backward: what is computed before it, its number, those of its cotangents, and the avals of what it gives."""
-
-    before: _Part
-    call: int
-    given: list[int | None]
-    gives: list[Aval | None]
+        with contextlib.suppress(TracegradError):
+            return self.run([nodes[i].value for i in self.inputs], nodes, line, ready) if self.program.order else []
+        return None
 
 
 class _Gradients(_Part):
     """How to make the backward of one structure, and where its results go.
 
-    asked: the custom calls on the way. grads: of gradients, (number of the variable, position among the last results, or ~ number), of
-    `grad`'s in the order of its inputs. saving: the numbers of the nodes that give up what they saved; staying: of those that go on without
-    them. bits: those of the history's floats; free: which of these may be others than they were when this was made.
+    asked: the custom calls on the way: what is computed before, the call's number, those of its cotangents, the avals of what it gives.
+    grads: of gradients, (number of the variable, position among the last results, or ~number), of `grad`'s in the order of its inputs.
+    saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. bits: those of the history's
+    floats; free: which of these may be others than they were when this was made.
     """
 
     __slots__ = ("asked", "bits", "free", "grads", "saving", "staying")
 
-    def __init__(self, work: Work, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]], asked: list[_Asked]) -> None:
+    def __init__(self, work: Work, walk: History, order: Sequence[Node], grads: Sequence[tuple[Node, Node]], asked: Sequence[Any]) -> None:
         super().__init__(work, walk)
         number, position = walk.number, {t: k for k, t in enumerate(work.targets)}
         self.asked, self.bits, self.free = asked, walk.bits(), frozenset[int]()
@@ -116,15 +109,16 @@ class _Gradients(_Part):
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
-    Where `run` cannot make it, `learn` is told how it was made. Hold `realize.lock` from here to the end of `run`, or another thread
-    computes, and frees, some of what was walked over.
+    Where `run` cannot make it, `learn` is told how it was made. Hold `realize.lock`, once, from here to the end of `run`, or another thread
+    computes, and frees, some of what was walked over. The backward of a custom Function is called each time, on values (`answered` of
+    custom/user_call.py): parts of the backward are recalled between such calls, if kernels would fuse nothing across them (`_small`).
     """
 
     def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
         self.walk: History | None = None
         self.tells = inputs is None                                 # listeners of backwards of its gradients, one by one
         self.told: tuple[Listener, Underway] | None = None          # who wanted to hear of them
-        self.asked: list[_Asked] | None = None                      # the custom calls so far, if they are noted
+        self.asked: list[Any] | None = None                         # the custom calls so far, if they are noted
         self.works: list[Work] = []                                 # what was computed for them
         if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
             return
@@ -151,12 +145,9 @@ class Backward:
             walk.unfold()
             self.asked = [] if walk.customs and walk.key in recipes and recipes[walk.key] is None else None
             return None
-        answers: list[tuple[Any, Any]] = []
-        results = self._results(walk, recipe, answers)
+        results = self._results(walk, recipe)
         if results is None:                         # at length, what can be computed is
             walk.unfold()
-            for fn, answer in answers:              # (nobody is asked twice)
-                fn.answer = answer
             return None
         self._settle(walk, recipe, results)
         found = _given(walk, recipe, results) if self.tells else [
@@ -185,7 +176,7 @@ class Backward:
         return ready
 
     def _settle(self, walk: History, part: _Part, results: Sequence[Any]) -> None:
-        """Give the nodes the values that were computed for them."""
+        """Give nodes the values that were computed for them."""
         nodes = walk.nodes
         for i, k in part.values:
             nodes[i].value = results[k]
@@ -197,51 +188,51 @@ class Backward:
         no_longer_pending(self.count)
         self.count = 0
 
-    def _results(self, walk: History, recipe: _Gradients, answers: list[tuple[Any, Any]]) -> list[Any] | None:
-        """What the last part gives; None where something cannot be computed, or a custom call gives another form of gradients than before.
-
-        answers: gets what the custom calls gave. (All that they may ask for has values, so no lock is held: their code may wait for others.)
-        """
-        nodes = walk.nodes
-        for before, at, given, gives in recipe.asked:
-            with contextlib.suppress(TracegradError):
-                self._settle(walk, before, before.results(nodes))
-                before = None
-            if before is not None:
-                return None
-            call = nodes[at]
+    def _results(self, walk: History, recipe: _Gradients) -> list[Any] | None:
+        """What the last part gives, behind the custom calls, whose code may wait for other threads: all that it sees has values, so no lock
+        is held. None where one gives gradients of another form than before, or something cannot be computed; what was given is kept."""
+        nodes, answers = walk.nodes, []
+        for before, number, given, gives in recipe.asked:
+            if (found := before.results(nodes)) is None:
+                break
+            self._settle(walk, before, found)
+            call = nodes[number]
             lock.release()
             try:
                 answer = call.fn.answered([None if i is None else nodes[i] for i in given], call)
             finally:
                 lock.acquire()
             answers.append((call.fn, answer))
-            if [None if g is None else g.aval for g in answer] != gives:
-                return None
+            if [g is not None and g.aval for g in answer] != gives:
+                break
             nodes += [g for g in answer if g is not None]
-        with contextlib.suppress(TracegradError):
-            return recipe.results(nodes, self._expected(walk, recipe) if self.tells and listeners and not recipe.asked else None)
-        return None
+        else:
+            found = recipe.results(nodes, self._expected(walk, recipe) if self.tells and listeners and not recipe.asked else None)
+            answers = answers if found is None else []
+        for fn, answer in answers:
+            fn.answer = answer
+        return None if answers else found
 
     def ask(self, node: Node, given: Sequence[Node | None]) -> Sequence[Node | None]:
-        """The cotangents of a custom call's operands, which has these: `_ask` will ask for them so from now on."""
-        walk, works, number = self.walk, list[Work](), {} if self.walk is None else self.walk.number
+        """The cotangents of a custom call's operands, from its own. How to come to them the next time is noted."""
+        walk, works = self.walk, list[Work]()
         given = [g.twin() if g is not None and g.constant else g for g in given]
-        if walk is None or self.asked is None or node not in number:
-            return node.fn.answered(given, node)
+        if walk is None or self.asked is None or node not in walk.number:
+            return node.fn.answered(given, node)  # type: ignore[no-any-return]
         realize([*walk.pending, *(g for g in given if g is not None)], walk.device, lambda n: n.needs_grad and n.fn.expensive, works)
         work = works[0] if works else Work([], walk.device)
         self.works.append(work)
         try:
             part = _Part(work, walk)
-        except KeyError:
+            part.made = [(t.aval, k) for k, t in enumerate(work.targets) if t not in walk.number]
+            walk.add([work.targets[k] for _, k in part.made])
+            at = [None if g is None else walk.number[resolve(g)] for g in given]
+        except KeyError:                            # not a function of what was walked over
             self.asked = None
-            return node.fn.answered(given, node)
-        walk.add([t for t in work.targets if t not in number])
-        answer = node.fn.answered(given, node)
+            return node.fn.answered(given, node)  # type: ignore[no-any-return]
+        answer: list[Node | None] = node.fn.answered(given, node)
         walk.add([g for g in answer if g is not None])
-        self.asked.append(_Asked(part, number[node], [None if g is None else number[resolve(g)] for g in given],
-                                 [None if g is None else g.aval for g in answer]))
+        self.asked.append((part, walk.number[node], at, [g is not None and g.aval for g in answer]))
         return answer
 
     def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], beside: Sequence[Node] = ()) -> None:
