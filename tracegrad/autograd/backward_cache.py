@@ -184,9 +184,10 @@ class Backward:
             if not nodes[i].needs_grad:
                 forget_operands(nodes[i])
         nodes += [data(aval, results[k]) for aval, k in part.made]
-        cut(walk.pending)
-        no_longer_pending(self.count)
-        self.count = 0
+        if self.count >= 0:                         # the first part's: nothing is pending from then on
+            cut(walk.pending)
+            no_longer_pending(self.count)
+            self.count = -1
 
     def _results(self, walk: History, recipe: _Gradients) -> list[Any] | None:
         """What the last part gives, behind the custom calls, whose code may wait for other threads: all that it sees has values, so no lock

@@ -17,7 +17,7 @@ import optree
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall, is_wrapper, misuse
 from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
-from tracegrad.graph.ir import Aval, tell, topological
+from tracegrad.graph.ir import Aval, Node, tell, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
 from tracegrad.support.modes import no_grad, state
@@ -282,31 +282,16 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
         way = {"NoneType": "; it may lack a `return`", "ndarray": "; compute with tg's functions, or call NumPy's by tg.host_call"}
         raise misuse(cls, "forward", f"returned no tensor (got {type_name(raw)}); outputs are one tensor or a tuple with tensors"
                                      + way.get(type_name(raw), ""))
-    for handle in handles:                                  # changed and returned: what mark_dirty says; torch takes it without, too
-        changed = isinstance(handle, Tensor) and handle._versions and any(handle is t for t in tensors)
-        if changed and not any(handle is d for d in ctx._dirty):
-            ctx._dirty = (*ctx._dirty, handle)
-    for t in ctx._dirty:
-        if not any(t is o for o in tensors):
-            raise misuse(cls, "forward", "a tensor marked dirty must be returned as an output")
-    for t in ctx._constant:
-        if not any(t is o for o in tensors):
-            raise misuse(cls, "forward", "a tensor marked non-differentiable is not one of the outputs")
-    for name, value, handle in zip(ctx._names, values, handles, strict=True):
-        if isinstance(handle, Tensor) and handle._versions and not any(handle is d for d in ctx._dirty):
-            raise misuse(cls, "forward", f"modified its argument {name!r} in place without ctx.mark_dirty({name}); compute a new tensor, "
-                                         "or mark it and return it")
-        if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value._node().needs_grad and value._is_leaf():
-            raise misuse(cls, "forward", f"a leaf tensor that requires grad ({name!r}) was modified in place; compute a new tensor "
-                                         "(x.exp() for x.exp_()), or apply it to what is no leaf: x.clone()")
+    if ctx._dirty or ctx._constant or any(isinstance(handle, Tensor) and handle._versions for handle in handles):
+        _check_marks(cls, ctx, values, handles, tensors, needed)
     originals = {id(h): v for v, h in zip(values, handles, strict=True) if isinstance(v, Tensor)}
     dirty = {id(d): originals[id(d)] for d in ctx._dirty}
     results: list[Any] = []
     if needed:
         call = UserCall(cls, ctx, outputs, values, originals, given, opaque, _has(cls, "jvp"))
         inputs = [v._node() for v in values if isinstance(v, Tensor)]
-        node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
-        node.needs_grad = True
+        operands = (*(t._node() for t in tensors), *inputs, *call.saved_nodes)
+        node = Node(call, operands, {}, call.aval(), True)              # (nobody else has a node of this call)
         call.node = weakref.ref(node)
         if state.watch and not state.hidden:
             tell(call.name, inputs, node)
@@ -327,3 +312,27 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     if needed:
         call.watch([r for r in results if isinstance(r, Tensor)])
     return type(raw)(results) if several and type(raw) in (tuple, list) else tuple(results) if several else results[0]
+
+
+def _check_marks(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], tensors: list[Tensor], needed: bool) -> None:
+    """Raise AutogradError where forward changed what it did not mark, or marked what it did not return. What it changed and returned is
+
+    marked dirty from now on: torch takes it without a mark, too.
+    """
+    for handle in handles:
+        changed = isinstance(handle, Tensor) and handle._versions and any(handle is t for t in tensors)
+        if changed and not any(handle is d for d in ctx._dirty):
+            ctx._dirty = (*ctx._dirty, handle)
+    for t in ctx._dirty:
+        if not any(t is o for o in tensors):
+            raise misuse(cls, "forward", "a tensor marked dirty must be returned as an output")
+    for t in ctx._constant:
+        if not any(t is o for o in tensors):
+            raise misuse(cls, "forward", "a tensor marked non-differentiable is not one of the outputs")
+    for name, value, handle in zip(ctx._names, values, handles, strict=True):
+        if isinstance(handle, Tensor) and handle._versions and not any(handle is d for d in ctx._dirty):
+            raise misuse(cls, "forward", f"modified its argument {name!r} in place without ctx.mark_dirty({name}); compute a new tensor, "
+                                         "or mark it and return it")
+        if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value._node().needs_grad and value._is_leaf():
+            raise misuse(cls, "forward", f"a leaf tensor that requires grad ({name!r}) was modified in place; compute a new tensor "
+                                         "(x.exp() for x.exp_()), or apply it to what is no leaf: x.clone()")

@@ -252,10 +252,12 @@ class UserCall(CustomCall):
         self.saved_nodes: list[Node] = []
         saved = [o for _, o in ctx._saved or ()]
         self.saves = holds_tensors(saved) or holds_tensors(ctx._saved_for_forward)  # type: ignore[misc]
-        self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
-        attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and holds_tensors(v)}
-        tree: Any = (saved, list(ctx._saved_for_forward), attributes)
-        leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not holds_tensors(o), none_is_leaf=True)
+        self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree; `tree` is None if they are a list
+        attributes = {k: v for k, v in vars(ctx).items() if k[0] != "_" and holds_tensors(v)}
+        leaves, self.tree = saved, None
+        if attributes or ctx._saved_for_forward or not all(isinstance(o, Tensor) or not holds_tensors(o) for o in saved):
+            tree: Any = (saved, list(ctx._saved_for_forward), attributes)
+            leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not holds_tensors(o), none_is_leaf=True)
         for leaf in leaves:
             self.leaves.append(self._kept(leaf, tensors, originals, opaque))
         for k, o in enumerate(saved):
@@ -317,8 +319,8 @@ class UserCall(CustomCall):
                 return self._saved(saved[what], self.devices[len(operands) - len(saved) + what])
             return self._tensor(bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}), self.devices[what])
 
-        tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
-        restored, for_forward, attributes = tree
+        leaves: Any = [restored_leaf(*leaf) for leaf in self.leaves]
+        restored, for_forward, attributes = (leaves, [], {}) if self.tree is None else optree.tree_unflatten(self.tree, leaves)
         ctx, hidden = self.ctx, state.hidden
         before = ctx._restored, ctx._phase
         # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
