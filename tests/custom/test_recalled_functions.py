@@ -19,7 +19,7 @@ STEPS = 12
 class Noting(tg.Function):
     """Its classes note each call of their backward, and what it was given."""
 
-    calls: list = []        # noqa: RUF012 - the tests empty it
+    calls: list = []
 
 
 class Square(Noting):
@@ -170,7 +170,7 @@ def gradients_that_are_operands():
 
 def changed_in_place():
     w, found = given(0, 4, 3).requires_grad_(), []
-    for k in range(STEPS):
+    for _ in range(STEPS):
         y = w * 1.5
         z = Dirty.apply(y)
         (z * z.detach()).sum().backward()

@@ -33,12 +33,13 @@ def test_the_numpy_backend_is_small():
 
 
 def test_few_lines_recall_what_came_before():
-    """Calls, eager calls, views; backwards and their keys, optimizers' steps, recipes; detected loops; deferral and policy."""
+    """Calls, eager calls, views; backwards, what is around custom Functions in them, keys, optimizers' steps, recipes; detected loops;
+    deferral and policy."""
     names = ("graph/cached_calls", "execute/eager_executor", "tensors/cached_views", "autograd/backward_cache", "autograd/history_key",
              "optim/update", "control_flow/loop_detection", "execute/deferred", "execute/policy")
     lines = sum(len((ROOT / "tracegrad" / f"{name}.py").read_text().splitlines()) for name in names)
     recipe, = (n for n in parsed(ROOT / "tracegrad/execute/program.py").body if isinstance(n, ast.ClassDef) and n.name == "Recipe")
-    assert lines + recipe.end_lineno - recipe.lineno + 1 <= 1600
+    assert lines + recipe.end_lineno - recipe.lineno + 1 <= 1700
 
 
 def test_few_lines_make_the_kernels_of_products_and_run_kernels():

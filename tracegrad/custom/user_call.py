@@ -309,7 +309,7 @@ class UserCall(CustomCall):
 
     @contextmanager
     def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool, symbolic: bool = True) -> Iterator[Context]:
-        """The ctx with what forward left in it, as tensors of these operands: for backward, or for jvp. symbolic: they may have a history."""
+        """The ctx with what forward left in it, as tensors of these operands: for backward, or jvp. symbolic: nodes have no values yet."""
         saved = operands[len(operands) - len(self.saved_nodes):]
 
         def restored_leaf(kind: str, what: Any) -> Any:

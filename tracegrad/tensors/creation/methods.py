@@ -130,17 +130,18 @@ def log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: An
 
 @fills
 def random_(x: Tensor, low: int | None = None, high: int | None = None, *, generator: Any = None) -> Tensor:
-    if dtypes.dtype_kind(x.dtype) == "c":
+    dtype = x._n.aval.dtype
+    if dtypes.dtype_kind(dtype) == "c":
         raise DTypeError(f"random_: makes integers, not {x.dtype}; use it on x.real and x.imag")
     host = random_state.torchs(x.numel()) if low is None and high is None else None
     if host is not None:
-        return from_own(host.any_integers(x.shape, x.dtype), x.device)
-    if high is None:                                            # random_(to), or up to what the dtype holds exactly
-        digits = dtypes.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
-        most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits
-        high = most if low is None else low
-        low = 0
-    return draw_integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
+        return from_own(host.any_integers(x.shape, dtype), x._device)
+    if high is None and low is None:                            # up to what the dtype holds exactly
+        digits = dtypes.finfo(dtype).nmant + 1 if dtypes.is_float(dtype) else 1
+        low = min(np.iinfo(dtype).max, 2**63 - 2) + 1 if dtypes.is_int(dtype) else 2**digits
+    low, high = (0, low) if high is None else (low, high)       # random_(to)
+    drawn = draw_integers("random_", low, high, x._n.aval.shape, dtypes.int64, x._device)
+    return drawn if dtype == dtypes.int64 else drawn.to(dtype=dtype)
 
 
 @fills

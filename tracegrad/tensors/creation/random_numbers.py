@@ -256,7 +256,7 @@ def draw_integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: An
             scalar(call, bound, found)
     host = torchs_stream(prod(shape), device)
     if host is not None:
-        return from_own(host.integers(shape, low, high).astype(found), device)
+        return from_own(host.integers(shape, low, high).astype(found, copy=False), device)
     few = _few(random_bits.randint, shape, found, device, low, high, range=(low, high - 1))
     return _drawn(random_bits.randint, shape, found, device, low, high) if few is None else few
 
