@@ -205,9 +205,8 @@ def grad(
     if retained:
         live = set(derivatives.dependents(nodes, ends))
         retained = {n: kept for n, kept in retained.items() if n in live}
-    with _asking(known):
-        tangents = forward_ad.active()                      # gradients carry them, too
-        found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or tangents)
+    with _asking(known):                                    # (gradients carry tangents, too)
+        found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())
     for kept, ct in zip(retained.values(), found[len(ends):], strict=True):
         if ct is not None:
             for tensor in kept:

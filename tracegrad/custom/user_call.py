@@ -85,6 +85,9 @@ class Context:
     Tensor([3., 3.], device='cpu')
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_arguments", "_called", "_constant", "_dirty", "_function", "_materialize", "_names", "_needs",
+                 "_phase", "_restored", "_saved", "_saved_for_forward", "_watched")            # `__dict__` has what the user sets
+
     def __init__(self, function: type[Any], names: list[str], values: list[Any], needs: list[bool]) -> None:
         self._function, self._names, self._arguments = function, names, values
         self._phase: str = "forward"
