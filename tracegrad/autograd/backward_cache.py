@@ -217,9 +217,10 @@ class Backward:
     def ask(self, node: Node, given: Sequence[Node | None]) -> Sequence[Node | None]:
         """The cotangents of a custom call's operands, from its own. How to come to them the next time is noted."""
         walk, works = self.walk, list[Work]()
+        fn: Any = node.fn
         given = [g.twin() if g is not None and g.constant else g for g in given]
         if walk is None or self.asked is None or node not in walk.number:
-            return node.fn.answered(given, node)  # type: ignore[no-any-return]
+            return fn.answered(given, node)  # type: ignore[no-any-return]
         realize([*walk.pending, *(g for g in given if g is not None)], walk.device, lambda n: n.needs_grad and n.fn.expensive, works)
         work = works[0] if works else Work([], walk.device)
         self.works.append(work)
@@ -230,8 +231,8 @@ class Backward:
             at = [None if g is None else walk.number[resolve(g)] for g in given]
         except KeyError:                            # not a function of what was walked over
             self.asked = None
-            return node.fn.answered(given, node)  # type: ignore[no-any-return]
-        answer: list[Node | None] = node.fn.answered(given, node)
+            return fn.answered(given, node)  # type: ignore[no-any-return]
+        answer: list[Node | None] = fn.answered(given, node)
         walk.add([g for g in answer if g is not None])
         self.asked.append((part, walk.number[node], at, [g is not None and g.aval for g in answer]))
         return answer

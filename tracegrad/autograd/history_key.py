@@ -126,11 +126,11 @@ class History:
                     elif not place and node.needs_grad:             # the end of a history that was freed
                         parts += (fn, node.aval, None)
                         continue
-                    elif fn.family == "custom" and place and (around := fn.around) is not None:
+                    elif not (place or fn.family == "leaf" or fn.family == "index") or not fn.structural:
+                        if not place or (around := fn.around) is None:
+                            return False
                         self.customs += 1
                         parts.append(around)
-                    elif not (place or fn.family == "leaf" or fn.family == "index") or not fn.structural:
-                        return False
                     elif fn is _OFFSET:                             # the derivative's rules only hand it on
                         parts.append(fn)
                     else:

@@ -323,7 +323,8 @@ class UserCall(CustomCall):
             return self._tensor(bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}), self.devices[what])
 
         leaves: Any = [restored_leaf(*leaf) for leaf in self.leaves]
-        restored, for_forward, attributes = (leaves, [], {}) if self.tree is None else optree.tree_unflatten(self.tree, leaves)
+        tree: Any = (leaves, [], {}) if self.tree is None else optree.tree_unflatten(self.tree, leaves)
+        restored, for_forward, attributes = tree
         ctx, hidden = self.ctx, state.hidden
         before = ctx._restored, ctx._phase
         # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
@@ -368,10 +369,10 @@ class UserCall(CustomCall):
             found[k] = cast(t._node(), operands[k].dtype)
         return found or None
 
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> Sequence[Any]:
-        if state.asking is None and self.answer is None:
-            return self._pulled(ct, y, operands)
-        return self.answered(ct, y) if state.asking is None else state.asking(y, ct)  # type: ignore[no-any-return]
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        if state.asking is not None:
+            return tuple(state.asking(y, ct))
+        return self._pulled(ct, y, operands) if self.answer is None else tuple(self.answered(ct, y))
 
     def answered(self, ct: Sequence[Node | None], y: Node) -> Sequence[Node | None]:
         """What `vjp` gives, as leaves that have values, of cotangents that have: backward runs as a program of its own. (What nobody will

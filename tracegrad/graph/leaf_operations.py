@@ -106,7 +106,6 @@ class CustomCall(Bundle):
     kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
     selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
     partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
-    around: Any = None       # what a derivative around the call depends on; None where it cannot be taken again without its nodes
     pushes: Any = False                              # whether forward mode calls `push`, or is derived from vjp
 
     def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:

@@ -61,6 +61,7 @@ class Operation:
     scalar_polymorphic: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     registered: ClassVar[bool] = False      # in the registry: a function of its operands and attributes, which is no loop and no user's
     structural: Any = False                 # its derivative depends on the structure alone: of what is in the registry, unless it says no
+    around: Any = None                      # of a call whose derivative is the user's: what those around it depend on
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see policy.py)
