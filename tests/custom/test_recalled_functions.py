@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -312,6 +314,21 @@ def test_a_backward_may_wait_for_another_thread(monkeypatch):
             return g * 2.0, None
 
     assert len(tried(Elsewhere)) == STEPS
+
+
+def test_classes_are_let_go_of(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    made = []
+    for _ in range(4):
+        double = tg.autograd_function(lambda ctx, x: x * 2.0, lambda ctx, g: g * 2.0)
+        made.append(weakref.ref(double.__self__))
+        for _ in range(4):
+            w = given(0, 5).requires_grad_()
+            double(w).sum().backward()
+        assert w.grad.tolist() == [2.0] * 5
+    del double
+    gc.collect()
+    assert [ref() for ref in made] == [None] * 4
 
 
 @pytest.mark.recall

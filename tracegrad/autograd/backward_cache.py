@@ -219,7 +219,9 @@ class Backward:
         walk, works = self.walk, list[Work]()
         fn: Any = node.fn
         given = [g.twin() if g is not None and g.constant else g for g in given]
-        if walk is None or self.asked is None or node not in walk.number:
+        if walk is None or node not in walk.number:                             # inside another call, whose operands may be symbolic
+            return fn._pulled(given, node, node.operands)  # type: ignore[no-any-return]
+        if self.asked is None:
             return fn.answered(given, node)  # type: ignore[no-any-return]
         realize([*walk.pending, *(g for g in given if g is not None)], walk.device, lambda n: n.needs_grad and n.fn.expensive, works)
         work = works[0] if works else Work([], walk.device)

@@ -308,7 +308,7 @@ class UserCall(CustomCall):
 
     @property
     def around(self) -> Any:
-        return (self.cls, self.output_avals, *self.arguments, *self.silent, self.saves, self.ctx._materialize)
+        return (weakref.ref(self.cls), self.output_avals, *self.arguments, *self.silent, self.saves, self.ctx._materialize)
 
     @contextmanager
     def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool, symbolic: bool = True) -> Iterator[Context]:
