@@ -246,10 +246,11 @@ class UserCall(CustomCall):
         self.cls, self.ctx, self.given, self.own_jvp = cls, ctx, given, own_jvp
         self.devices = [t._device for t in (*tensors, *(v for v in values if isinstance(v, Tensor)))]       # of results and arguments
         self.outputs = [isinstance(o, Tensor) for o in outputs]
-        self.silent = [any(o is c for c in ctx._constant) or not dtypes.differentiable(o.dtype) for o in tensors]
-        self.count = len(tensors)
+        self.count, places = len(tensors), {id(t): i for i, t in reversed([*enumerate(tensors)])}
+        self.output_avals = avals = tuple([o._node().aval for o in tensors])
+        constant = {id(o) for o in ctx._constant}
+        self.silent = [id(o) in constant or not dtypes.differentiable(aval.dtype) for o, aval in zip(tensors, avals, strict=True)]
         self.arguments = [(n, isinstance(v, Tensor)) for n, v in zip(ctx._names, values, strict=True)]
-        self.output_avals = tuple(o._node().aval for o in tensors)
         self.node: weakref.ref[Node] | None = None
         self.answer: list[Node | None] | None = None       # what backward gave already, for a derivative that begins anew
         self.saved_nodes: list[Node] = []
@@ -262,22 +263,22 @@ class UserCall(CustomCall):
             tree: Any = (saved, list(ctx._saved_for_forward), attributes)
             leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not holds_tensors(o), none_is_leaf=True)
         for leaf in leaves:
-            self.leaves.append(self._kept(leaf, tensors, originals, opaque))
+            self.leaves.append(self._kept(leaf, places, originals, opaque))
+        self.saved_outputs = [(k, i) for k, o in enumerate(saved) for i, t in enumerate(tensors) if o is t]
         for k, o in enumerate(saved):
-            if isinstance(o, Tensor) and not any(o is t for t in tensors):
+            if isinstance(o, Tensor) and id(o) not in places:
                 watched = originals.get(id(o), o)
                 ctx._watched.append((k, weakref.ref(watched), watched._writes))
-        self.saved_outputs = [(k, i) for k, o in enumerate(saved) for i, t in enumerate(tensors) if o is t]
         for name in attributes:                             # what is a graph value must not be kept alive by the context
             delattr(ctx, name)
         ctx._saved = None if ctx._saved is None else [(n, None) for n, _ in ctx._saved]
         ctx._saved_for_forward = ()
 
-    def _kept(self, leaf: Any, outputs: list[Tensor], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
-        """("object", it), ("output", its number) or ("operand", its number among the saved nodes)."""
+    def _kept(self, leaf: Any, places: dict[int, int], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
+        """("object", it), ("output", its number) or ("operand", its number among the saved nodes). places: of outputs, by identity."""
         if not isinstance(leaf, Tensor) or is_wrapper(leaf):
             return "object", leaf
-        place = next((k for k, out in enumerate(outputs) if out is leaf), None)
+        place = places.get(id(leaf))
         if place is not None and not state.watch:           # (which may be there to pack what is saved: each is an operand then)
             return "output", place
         original = originals.get(id(leaf))

@@ -94,6 +94,8 @@ def find_device(spec: Any = "") -> Device:
 
     >>> tg.device("numpy")
     """
+    if type(spec) is devices_.Device:
+        return spec
     if spec is None and devices_.chosen:
         return devices_.chosen[0]
     if isinstance(spec, (HostDevice, devices_.Device)):

@@ -153,7 +153,7 @@ class Mersenne:
             out = self._drawn(words, _blocks, 16).copy()
         elif words <= _MANY and kind is np.float32:
             both = self._drawn(words, _normals)
-            out = np.concatenate([_in_blocks(both[:, :count - rest])[:count - 16], _in_blocks(both[:, -16:])])
+            out = np.concatenate([_in_blocks(both[:, :count - rest])[:count - 16], both[:, -16:-8].reshape(-1)])
         else:
             drawn = self.uniform((words,), np.dtype(kind))
             out = _box_muller(np.concatenate([drawn[:count - rest], drawn[-16:]]) if rest else drawn)
