@@ -25,11 +25,13 @@ class Noting(tg.Function):
 
 
 class Square(Noting):
+    """Its factor is its gradient's only, as where gradients are scaled."""
+
     @staticmethod
     def forward(ctx, x, factor):
         ctx.save_for_backward(x)
         ctx.factor = factor
-        return x * x * factor
+        return x * x
 
     @staticmethod
     def backward(ctx, g):
@@ -195,16 +197,15 @@ PROGRAMS = {a_network: 2 * STEPS, gradients_that_are_written: 3 * STEPS, results
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.recall
-def test_bits_and_calls_are_those_of_the_long_way(program, monkeypatch):
+def test_bits_and_calls_are_those_of_the_long_way(program, recalled, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
 
     def done():
         Noting.calls.clear()
         return [t.detach().numpy().tobytes() for t in program()], [*Noting.calls]
 
-    before = recipes.hits
     found, calls = done()
-    assert recipes.hits - before >= STEPS // 2
+    assert recalled() >= STEPS // 2
     assert len(calls) == PROGRAMS[program]
     monkeypatch.setattr(tg.config, "recall", False)
     wanted, asked = done()

@@ -230,6 +230,7 @@ class Backward:
             part = _Part(work, walk)
             part.made = [(t.aval, k) for k, t in enumerate(work.targets) if t not in walk.number]
             walk.add([work.targets[k] for _, k in part.made])
+            walk.valued.update([walk.number[t] for t in work.targets])
             at = [None if g is None else walk.number[resolve(g)] for g in given]
         except KeyError:                            # not a function of what was walked over
             self.asked = None

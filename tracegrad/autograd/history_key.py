@@ -142,9 +142,10 @@ class History:
 
     def add(self, nodes: Sequence[Node]) -> None:
         """Give numbers to nodes that have values now, and are no part of the history."""
-        self.number.update(zip(nodes, range(len(self.nodes), len(self.nodes) + len(nodes)), strict=True))
+        new = range(len(self.nodes), len(self.nodes) + len(nodes))
+        self.number.update(zip(nodes, new, strict=True))
         self.nodes += nodes
-        self.valued.update(k for n, k in self.number.items() if n.value is not None)
+        self.valued.update(new)
 
     def bits(self) -> list[bytes]:
         """Those of the floats."""
