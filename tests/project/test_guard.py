@@ -31,6 +31,7 @@ ALLOWED = {
     "values_read": "it is noted by the read of a value, and a custom forward sets `hidden`",
     "holds": "it says only when pending work is run, and is set where `comparing` is",
     "own": "one call's nodes: set inside a call that is not recalled, and not around calls of the user's",
+    "asking": "set while a backward is made at length, and not while the user's code in it runs",
     "shown": "inside a custom forward, which sets `hidden`",
     "leaves": "set while a program is recorded or compiled; what is recalled has constants of its own",
     "symbolic": "follows from the guards", "anew": "follows from the guards", "plain": "follows from the guards",
