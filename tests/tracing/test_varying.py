@@ -28,6 +28,7 @@ from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support import cache
 from tracegrad.support.plan import Offset, Target
 from tracegrad.tracing import varying
+from tracegrad.tracing.reachable_names import tensor_names
 
 
 @pytest.fixture
@@ -462,3 +463,11 @@ def test_any_number_may_be_an_argument(program: str, monkeypatch: pytest.MonkeyP
     assert fixed(x).numpy().tobytes() == any_size(x).numpy().tobytes()
     assert any(isinstance(a, Offset) for launch in any_size.plan.launches for a in launch.args)
     generic.templates.clear()
+
+
+def test_what_was_recorded_is_not_looked_through_for_names() -> None:
+    """A recording takes as long as the first, however many there are, where a function's name is that of a method it calls (`opt.step`)."""
+    w, held = tg.ones(3), tg.ones(3)
+    traced = tg.trace(lambda x: x * w, dynamic=True)
+    traced._held = [held]
+    assert tensor_names(traced) == {id(w): "w"}

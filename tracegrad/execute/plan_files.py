@@ -140,6 +140,7 @@ _CLASSES = {c.__name__: c for c in (
     plans.Plan, plans.Slot, plans.Scalar, plans.Fault, plans.Iteration, plans.Offset, plans.Launch, plans.HostStep, plans.HostStart,
     plans.HostWait, plans.HostOperation, plans.HostBegin, plans.HostFinish, plans.HostInto, plans.HostArithmetic, plans.Known, plans.Loop,
     plans.Check, plans.DomainCheck, plans.MatrixCheck, plans.LargeMatrixCheck, plans.Function, plans.Parameter)}
+_FIELDS = {c: tuple([f.name for f in fields(c)]) for c in _CLASSES.values()}
 
 
 def load(found: Key | None) -> Plan | None:
@@ -190,7 +191,7 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Operation, int]) ->
     if kind is complex:
         return {"complex": [value.real.hex(), value.imag.hex()]}
     if kind.__name__ in _CLASSES and kind is _CLASSES[kind.__name__]:
-        return {kind.__name__: [_encoded(getattr(value, f.name), arrays, given) for f in fields(kind)]}
+        return {kind.__name__: [_encoded(getattr(value, name), arrays, given) for name in _FIELDS[kind]]}
     if kind is bytes:
         return {"bytes": value.hex()}
     if isinstance(value, np.dtype):

@@ -18,6 +18,7 @@ from tracegrad.support.cache import Cache, memoize
 from tracegrad.tensors.tensor import Tensor
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_NAMELESS = (*_SCALARS, type, types.ModuleType)
 _LIMIT = 100_000
 
 
@@ -43,7 +44,7 @@ def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = 
     queue: deque[tuple[str, Any]] = deque([("", fn), *arguments])
     while queue:
         path, value = queue.popleft()
-        if isinstance(value, (*_SCALARS, type, types.ModuleType)) or id(value) in seen or len(seen) > _LIMIT:
+        if isinstance(value, _NAMELESS) or id(value) in seen or len(seen) > _LIMIT:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
@@ -57,6 +58,8 @@ def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = 
                 names.setdefault(id(tensor), f"{path}.{name}")
         elif hasattr(type(value), "_trace_names"):
             late.append(value)
+        elif "__wrapped__" in getattr(value, "__dict__", ()) and type(value).__module__.startswith("tracegrad."):
+            queue.append((path, value.__wrapped__))          # a traced function: what was recorded of it names nothing
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{path}.{i}", item) for i, item in enumerate(value))
         elif isinstance(value, dict) and not hasattr(type(value), "_trace_all_attributes"):

@@ -142,7 +142,8 @@ class Operands(Races):
                 raise self.fail(f"the lanes of {access.lane} are taken to be in {access.lane.lo}..{access.lane.hi}, and go to "
                                 f"{high + access.lanes - 1}")
         self.never = False
-        low, high = self.interval(at, (*access.guards, *self.known))
+        enough = None if memory.size is None else (0, memory.size - access.each)
+        low, high = self.interval(at, (*access.guards, *self.known), enough)
         high += access.each - 1
         if held is not None and access.lane is not None:
             self.ranges[access.lane], self.lanes = held, None

@@ -25,10 +25,10 @@ class Proof:
         self.kernel = kernel
         self.scope: set[object] = set(kernel.parameters)
         self.called: dict[str, object] = {p.name: p for p in kernel.parameters}      # which of them a name means here
-        self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
+        self.ranges: dict[Var | None, Range] = {}            # what the variables in scope may be
         self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
         self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
-        self.meant: dict[Var, Index] = {}                    # what `expand` has found of these, until one of them means something else
+        self.meant: dict[Var | None, Index] = {}             # what `expand` has found of these, until one of them means something else
         self.meets = kernel.meets                            # else nobody asks what is divergent
         self.divergent: set[object] = set()                  # what differs between the items of a work-group
         self.items: dict[Var, Item] = {}
@@ -47,8 +47,8 @@ class Proof:
         text = plain(statement.c(PLAIN))
         return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
 
-    def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = ()) -> Range:
-        """What x may be, given the ranges of variables, where `guards` hold."""
+    def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = (), enough: Range | None = None) -> Range:
+        """What x may be, given the ranges of variables, where `guards` hold; looked at no further where it is known to be in `enough`."""
         low = high = x.constant
         linear = True
         for atom, c in x.terms:
@@ -64,7 +64,7 @@ class Proof:
                     a, b = self.remainder(atom.base, atom.divisor, a, b)
             a, b = a * c, b * c
             low, high = (low + a, high + b) if a <= b else (low + b, high + a)
-        if not guards:
+        if not guards or (enough is not None and enough[0] <= low <= high <= enough[1]):
             if low > high:
                 self.never, high = True, low
             return low, high
@@ -81,13 +81,27 @@ class Proof:
                 if (above := rest[1] - 1 + alone[1] - least) < high:
                     high = above
                 continue
+            plain = linear and all(atom.var is not None for atom, _ in wanted.terms)
             for times in _times(opened, wanted):             # x is the sum of what the guard is about, so often, and of the rest
-                below, above = self.interval(opened - wanted * times)
+                below, above = self.difference(opened, wanted, times) if plain else self.interval(opened - wanted * times)
                 low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
+            if enough is not None and enough[0] <= low <= high <= enough[1]:
+                return low, high
         if len(guards) > 1 and (together := self.together(x, guards)) is not None:
             low, high = max(low, together[0]), min(high, together[1])
         self.never |= low > high
         return low, max(low, high)
+
+    def difference(self, x: Index, y: Index, times: int) -> Range:
+        """What x - y * times may be, both sums of variables."""
+        sums = dict(x.terms)
+        for atom, c in y.terms:
+            sums[atom] = sums.get(atom, 0) - c * times
+        low = high = x.constant - y.constant * times
+        for atom, c in sums.items():
+            a, b = self.ranges.get(atom.var, (atom.lo, atom.hi))
+            low, high = (low + a * c, high + b * c) if c >= 0 else (low + b * c, high + a * c)
+        return low, high
 
     def together(self, x: Index, guards: tuple[tuple[Any, ...], ...]) -> Range | None:
         """What x may be where several guards are about parts of it."""
@@ -119,7 +133,7 @@ class Proof:
         if x is None:
             return False
         never = self.never
-        least, most = self.interval(x, (*guards, *self.known))
+        least, most = self.interval(x, (*guards, *self.known), (low, high))
         self.never = never
         return low <= least and most <= high
 

@@ -128,7 +128,7 @@ class Races(Proof):
             if access.lane is not None and access.lanes > 1 and access.lane in atom.vars and lanes == 1:
                 return None
             low, high = self.ranges.get(atom.var, (atom.lo, atom.hi)) if atom.var is not None else (atom.lo, atom.hi)
-            inner = self.expand(Index(((atom, 1),), 0))
+            inner = self.meant.get(atom.var) or self.expand(Index(((atom, 1),), 0))
             stop = self.expand(self.stops[atom.var]) if atom.var in self.stops else constant(0)
             common = dict(stop.terms)
             shared: list[Term] = []                          # where its part begins; the rest stays below the part's end

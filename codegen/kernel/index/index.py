@@ -352,9 +352,9 @@ class Index:
 
 def _normal(sums: dict[Atom, int], const: int) -> Index:
     """Sort the terms; put quotients and remainders of the same thing together again."""
-    for atom in [a for a in sums if a.kind == "mod"]:
-        c, base, k = sums.get(atom, 0), atom.base, atom.divisor
-        if not c or base is None:
+    for atom, c in sums.items():
+        base, k = atom.base, atom.divisor
+        if atom.kind != "mod" or not c or base is None:
             continue
         quotient = base // k
         if len(quotient.terms) == 1 and quotient.constant == 0 and quotient.terms[0][1] == 1:
@@ -365,7 +365,7 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                 for a, n in whole.terms:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
-    terms = [(a, c) for a, c in sums.items() if c]
+    terms = [term for term in sums.items() if term[1]]
     if len(terms) > 1:
         terms.sort(key=_place)
     return Index(tuple(terms), const)
@@ -378,7 +378,9 @@ def _place(term: tuple[Atom, int]) -> tuple[int, str]:
 
 def _split(r: Index, k: int) -> tuple[Index, Index, int]:
     """(high, low, g) with r = g * high + low, 0 <= low < g and g a divisor of k, g as small as it can be; g = 1 if there is none."""
-    terms = sorted(r.terms, key=_place) if len(r.terms) > 1 else [*r.terms]
+    terms = sorted(r.terms, key=_place) if len(r.terms) > 1 else r.terms
+    if terms and abs(terms[0][1]) == 1:                      # as of most; no factor is larger
+        return r, ZERO, 1
     for n in range(len(terms), 0, -1):
         g = k
         for _, c in terms[:n]:
@@ -392,10 +394,7 @@ def _split(r: Index, k: int) -> tuple[Index, Index, int]:
 
 
 def _atom(kind: str, base: Index, k: int) -> Index:
-    if kind == "div":
-        lo, hi, sign = base.lo // k, base.hi // k, "/"
-    else:
-        lo, hi, sign = 0, k - 1, "%"
+    lo, hi, sign = (base.lo // k, base.hi // k, "/") if kind == "div" else (0, k - 1, "%")
     return Index(((Atom(kind, f"({base.key}){sign}{k}", lo, hi, base.vars, base, k), 1),), 0)
 
 

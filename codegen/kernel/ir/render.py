@@ -246,7 +246,15 @@ def constants_in(body: Block) -> dict[Var, int]:
     todo = [body]
     while todo:
         for item in todo.pop().items:
-            if isinstance(item, Block):
+            if type(item) is Declare:                        # as most
+                symbol, value = item.symbol, item.value
+                if not isinstance(symbol, Var) or isinstance(symbol, Mutable):
+                    continue
+                if isinstance(value, At) and value.each is None and not value.index.terms:
+                    found.setdefault(symbol, set()).add(value.index.constant)
+                else:
+                    others.add(symbol)
+            elif isinstance(item, Block):
                 todo.append(item)
                 if isinstance(item, Loop):
                     only = _only_iteration(item)
@@ -256,12 +264,6 @@ def constants_in(body: Block) -> dict[Var, int]:
                         others.add(item.var)
             elif isinstance(item, Item):
                 others.add(item.var)
-            elif isinstance(item, Declare) and isinstance(item.symbol, Var) and not isinstance(item.symbol, Mutable):
-                value = item.value
-                if isinstance(value, At) and value.each is None and not value.index.terms:
-                    found.setdefault(item.symbol, set()).add(value.index.constant)
-                else:
-                    others.add(item.symbol)
     return {var: next(iter(values)) for var, values in found.items() if len(values) == 1 and var not in others}
 
 

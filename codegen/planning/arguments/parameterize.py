@@ -10,6 +10,7 @@ kernel is printed (`kernel/text/markup.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,9 +28,14 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
 
     kernels: no two of the same form.
     """
+    def lines(kernel: Kernel) -> tuple[int, int]:
+        return len(kernel.parameters), kernel.form.count("\n")
+
     alike: dict[str, list[tuple[Kernel, list[Offset]]]] = {}
-    for kernel in kernels:
-        if not kernel.foreign:
+    own = [kernel for kernel in kernels if not kernel.foreign]
+    count = Counter(map(lines, own))
+    for kernel in own:
+        if count[lines(kernel)] > 1:                         # else it differs from all others in more than offsets
             alike.setdefault(with_offsets(kernel.form, lambda: "#"), []).append((kernel, offsets_in(kernel.form)))
     instead: dict[str, tuple[str, tuple[int, ...]]] = {}
     shared: dict[str, Kernel] = {}

@@ -14,6 +14,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad.codegen.compiler import compile_graph
+from tracegrad.codegen.kernel.checks.proof import Proof
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir.expressions import (
     At,
@@ -240,6 +241,29 @@ def test_one_beyond_the_end(stop: int, shift: int, fails: bool) -> None:
             wrong(b.kernel(), "elements (-1..98|1..100|0..100) of [xy] are (read|written), of 100 that it has")
         else:
             verify_kernel(b.kernel())
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_difference_of_sums_has_the_range_that_its_index_has(times: int) -> None:
+    i, j, k = Var("i", 40, -7), Var("j", 9), Var("k", 100)
+    proof = Proof(Bench().kernel())
+    proof.ranges |= {i: (-3, 21), j: (2, 5)}
+    sums = [i.index, 8 * i.index + j.index - 3, j.index - 2 * k.index, 4 * k.index + j.index * 2 + i.index, ZERO + 5]
+    for x, y in ((x, y) for x in sums for y in sums):
+        assert proof.difference(x, y, times) == proof.interval(x - y * times)
+
+
+@pytest.mark.parametrize("enough", [(0, 99), (0, 30), (-8, 200), (12, 20)])
+def test_a_range_that_is_enough_is_found_where_all_guards_tell_it(enough: tuple[int, int]) -> None:
+    """Whoever asks whether an index is in a range learns it by as many guards as it takes, and no other answer."""
+    i, j, k = Var("i", 100), Var("j", 8), Var("k", 50)
+    proof = Proof(Bench().kernel())
+    guards = (("range", k.index, 3, 9), ("range", 8 * i.index + j.index, 0, 100), ("range", i.index, 1, 3), ("multiple", i.index, 2))
+    inside = {tuple(proof.interval(x, guards, enough)): proof.interval(x, guards)
+              for x in (i.index, 8 * i.index, 8 * i.index + j.index, 8 * i.index + j.index + k.index, k.index + 4)}
+    for (low, high), (least, most) in inside.items():
+        assert low <= least <= most <= high
+        assert (enough[0] <= low and high <= enough[1]) == (enough[0] <= least and most <= enough[1])
 
 
 @pytest.mark.parametrize(("size", "stop", "whole", "fails"), [(96, 96, False, False), (100, 96, False, False), (100, 100, False, True),
