@@ -338,7 +338,7 @@ def test_a_damaged_file_of_a_template_is_as_good_as_none(contents: bytes) -> Non
 
         def put(self, name: str, contents: bytes) -> None: ...
 
-    assert generic.Template.known("name", Damaged()).seen == []
+    assert generic.Template.known("form", "name", Damaged()).seen == []
 
 
 def test_a_form_that_is_not_proved_is_made_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def varies(size: int) -> bool:
 
 def room(size: int) -> int:
     """Elements of an array that has `size` of them, for this size and for others."""
-    return 1 << (size - 1).bit_length() if varies(size) else size
+    return max(256, 1 << 2 * ((size - 1).bit_length() + 1 >> 1)) if varies(size) else size      # 256, 1024, 4096, ...
 
 
 def any_vary() -> bool:

@@ -133,7 +133,7 @@ class Printer:
         elif isinstance(x, At) and (part := _alone(self.given(x.index))) is not None and not x.index.constant and (
                 c := x.index.terms[0][1]) > 1:
             return f"{self.name(part)} * {self.extent(c)}"
-        return self.top(x)
+        return self.ends(self.top(x))
 
     def least(self, first: str, length: int, size: int) -> str:
         """Where a part of so many ends, or all."""

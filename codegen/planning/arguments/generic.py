@@ -30,6 +30,7 @@ from tracegrad.errors import CompilerBug
 from tracegrad.support.cache import Cache
 from tracegrad.support.plan import Function, Offset, Target
 
+NUMBER = "@"                           # stands in a form where a number is; C has none
 MOST = 96                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
 Built = tuple[Function, tuple[tuple[str, ...], ...]]       # a function, called "", and the texts of what stands in front of it, in groups
@@ -49,7 +50,7 @@ def numbers_of(kernel: Kernel) -> tuple[str, tuple[Constant, ...]]:
 
     def note(number: Constant) -> str:
         found.append(number)
-        return f"#{number.dtype.char}"
+        return f"{NUMBER}{number.dtype.char}"
 
     return with_constants(kernel.numbered_form, note), tuple(found)
 
@@ -78,18 +79,20 @@ class Template:
 
     Later processes get what is known of it from the disk, so that they build the same kernels, which are on the disk, too.
     seen: the numbers of some of them, which tell the others by: a number that is the same in all stays; two that are the same as each other
-    in each of them are one argument. places: for each number which argument it is, -1 for none.
+    in each of them are one argument. places: for each number which argument it is, -1 for none. before: the characters before each, which
+    tell a stride from an offset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: str) -> None:
+        self.before = [text[-2:] for text in form.split(NUMBER)]
         self.seen: list[tuple[Constant, ...]] = []
         self.places: list[int] = []
         self.built: tuple[list[int], frozenset[str], Built] | None = None
 
     @classmethod
-    def known(cls, name: str, folder: Folder | None) -> Template:
+    def known(cls, form: str, name: str, folder: Folder | None) -> Template:
         """What an earlier process knew of it, or a new one. Whatever is wrong with a file, it is as good as none."""
-        made = cls()
+        made = cls(form)
         contents = folder.get(name) if folder is not None else None
         try:
             dtypes, ends, *samples = json.loads(contents) if contents is not None else ((), ())
@@ -135,12 +138,13 @@ class Template:
     def arrange(self) -> None:
         """Find out which numbers are arguments."""
         arguments: dict[Any, int] = {}
+        guessed = len(self.seen) == 2           # from one kernel, where a stride may be equal to the length of a vector
         self.places = []
         for i, column in enumerate(zip(*self.seen, strict=True)):
             values = tuple([n.value for n in column])
             same = len(set(values)) == 1
-            key = i if column[0].ends else (values, column[0].dtype)         # ends that are the same now will not be
-            self.places.append(-1 if same else arguments.setdefault(key, len(arguments)))
+            key = i if column[0].ends else (values, column[0].dtype, guessed and self.before[i])        # ends that are the same now
+            self.places.append(-1 if same else arguments.setdefault(key, len(arguments)))               # will not be
 
     def fits(self, numbers: tuple[Constant, ...]) -> bool:
         """Whether it stands for a kernel with these numbers."""
@@ -167,11 +171,14 @@ def file_of(target: Target, key: str) -> str:
 
 
 def depends(number: Constant, varying: Collection[int]) -> bool:
-    """Whether a number looks as if it were made of one of these sizes: a multiple, or a float that is no short fraction (of a mean)."""
+    """Whether a number looks as if it were made of one of these sizes: a multiple, one less than one (the last index), or a float that is
+
+    no short fraction (of a mean).
+    """
     value = number.value
     if isinstance(value, float):
         return not (value * 1024).is_integer()
-    return value > 0 and any(value % n == 0 for n in varying if n >= LEAST)
+    return value > 0 and any(value % n in (0, n - 1) for n in varying if n >= LEAST)
 
 
 def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int], folder: Folder | None
@@ -186,7 +193,7 @@ def generic(kernels: Sequence[Kernel], target: Target, varying: Collection[int],
         for key, numbers in described.values():              # all of them first, so that equal ones have one text
             template = templates[target, key]
             if template is None:
-                template = templates[target, key] = Template.known(file_of(target, key), folder)
+                template = templates[target, key] = Template.known(key, file_of(target, key), folder)
             if template.add(numbers, varying):
                 changed[file_of(target, key)] = template
         if folder is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.ir.expressions.base import Expression, Literal, Made, Operand, other_bytes, other_types, value
+from tracegrad.codegen.kernel.ir.expressions.base import At, Expression, Literal, Made, Operand, other_bytes, other_types, value
 from tracegrad.codegen.kernel.ir.expressions.printing import Printer, Python
 from tracegrad.codegen.kernel.ir.expressions.terms import COMPARISONS, Term, binary, common, promoted, single, wrapped
 from tracegrad.codegen.kernel.ir.types import register_dtype
@@ -235,7 +235,10 @@ class Call(Made):
         return self.name, self.parts
 
     def c(self, p: Printer) -> tuple[str, int]:
-        return f"{self.name}({', '.join(map(p.top, self.parts))})", ATOM
+        given = map(p.top, self.parts)
+        if self.name == "min":                              # of indices the last there is: where the last tile begins
+            given = (p.ends(text) if isinstance(x, At) and not x.index.terms else text for x, text in zip(self.parts, given, strict=True))
+        return f"{self.name}({', '.join(given)})", ATOM
 
     def python(self, v: Python) -> Term:
         terms = [part.python(v) for part in self.parts]
