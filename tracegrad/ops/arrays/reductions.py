@@ -14,7 +14,7 @@ from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import LINALG, Operators, public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
-from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
+from tracegrad.ops.arguments import no_tensor, on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.shaping.reshaping import as_float, flatten, full_like_shape
@@ -363,9 +363,10 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
     total = reduce("sum", abs_squared(centred), dims, keepdim)
     if n > 1:
         # What the mean was rounded by is the mean of what is left: without it, squares of numbers that lie close together, far from 0, say
-        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x.
+        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x. Of squares that overflow it is finite: they stay infinite.
         off = abs_squared(reduce("sum", centred, dims, keepdim)) * (1.0 / n)
-        total = total - bind(REGISTRY["detach"], (minimum(off, total),), {})
+        off = minimum(minimum(off, total), float(dtypes.finfo(total.dtype).max))
+        total = total - bind(REGISTRY["detach"], (off,), {})
     freedom = max(0, n - correction)
     return total * (1.0 / freedom) if freedom else total / 0.0
 
@@ -425,6 +426,7 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)
+    no_tensor("p", p)
     if p == "nuc":
         return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
     dims = some_dims("norm", dim, x.ndim)
