@@ -94,8 +94,10 @@ def test_a_variance_whose_squares_overflow_is_infinite(device: Any, row: list[fl
     assert tg.var(tg.tensor([3.3, 3.3, 3.3])).item() == 0
 
 
-@pytest.mark.parametrize("name", ["relu", "relu6", "elu", "selu", "celu", "leaky_relu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh",
-                                  "hardsigmoid", "hardswish", "softshrink", "hardshrink", "tanhshrink", "softsign", "rrelu", "sigmoid", "tanh"])
+@pytest.mark.parametrize("name", [
+    "relu", "relu6", "elu", "selu", "celu", "leaky_relu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid",
+    "hardswish", "softshrink", "hardshrink", "tanhshrink", "softsign", "rrelu", "sigmoid", "tanh",
+])
 def test_the_gradient_of_an_activation_at_NaN_is_that_of_one_element(name: str) -> None:
     """torch has another one (0, or NaN) where an element is in a vector of its CPU's; ours does not depend on an element's place."""
     torch = pytest.importorskip("torch", reason="torch, the reference of this comparison, is not installed")

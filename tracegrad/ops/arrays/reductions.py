@@ -363,7 +363,7 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
     total = reduce("sum", abs_squared(centred), dims, keepdim)
     if n > 1:
         # What the mean was rounded by is the mean of what is left: without it, squares of numbers that lie close together, far from 0, say
-        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x. Of squares that overflow it is finite: they stay infinite.
+        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x, and finite: squares that overflow stay infinite.
         off = abs_squared(reduce("sum", centred, dims, keepdim)) * (1.0 / n)
         off = minimum(minimum(off, total), float(dtypes.finfo(total.dtype).max))
         total = total - bind(REGISTRY["detach"], (off,), {})
