@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import LINALG, Operators, public
@@ -257,6 +257,7 @@ def amax(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     >>> tg.amax(tg.tensor([[1, 5], [7, 2]]), 1)
     Tensor([5, 7], device='cpu')
     """
+    refuse_complex("amax", input)
     return reduce("amax", input, some_dims("amax", dim, input.ndim), keepdim)
 
 
@@ -269,6 +270,7 @@ def amin(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     >>> tg.amin(tg.tensor([[1, 5], [7, 2]]), 1)
     Tensor([1, 2], device='cpu')
     """
+    refuse_complex("amin", input)
     return reduce("amin", input, some_dims("amin", dim, input.ndim), keepdim)
 
 
@@ -306,6 +308,7 @@ def _extreme(name: str, x: Node, dim: Any, keepdim: bool, other: Any) -> Any:
     if isinstance(dim, (list, tuple)):
         raise ArgumentError(f"{name}: dim must be one integer, got {dim}; use a{name} for several")
     d = one_dim(name, dim, x.ndim)
+    refuse_complex(name, x)
     if not x.ndim:
         return ValuesIndices(x, const(0, dtypes.int64))
     return ValuesIndices(reduce("first_" + name, x, (d,), keepdim), _arg("arg" + name, x, d, keepdim))
@@ -339,6 +342,7 @@ def _arg(name: str, x: Node, dim: int | None, keepdim: bool) -> Node:
         y = bind(REGISTRY[name], (flatten(x),), {"dim": 0})
         return mv.reshape(y, (1,) * x.ndim) if keepdim else y
     d = one_dim(name, dim, x.ndim)
+    refuse_complex(name, x)
     if not x.ndim:
         return const(0, dtypes.int64)
     y = bind(REGISTRY[name], (x,), {"dim": d})
@@ -428,9 +432,11 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     x = as_float(input) if dtype is None else as_asked(input, dtype)
     no_tensor("p", p)
     if p == "nuc":
+        if dim is None and x.ndim != 2:
+            raise ShapeError(f"norm: p='nuc' without dim takes a matrix, got {x.shape}; give two dimensions as dim")
         return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
     dims = some_dims("norm", dim, x.ndim)
-    if p in (inf, "inf", -inf, "-inf"):
+    if p in (inf, "inf", "-inf") or (isinstance(p, (int, float)) and p < 0):            # of nothing there is none
         _check_some("norm", x, dims)
     if p in ("fro", None, 2):
         return _root(reduce("sum", abs_squared(x), dims, keepdim))
