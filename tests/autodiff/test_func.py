@@ -344,3 +344,17 @@ def test_materialized_zeros_are_differentiated_again(wrap):
 
     for found in wrap(second)(tg.ones(3, requires_grad=True), tg.ones(2, requires_grad=True)):
         assert found.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("name", ["jacobian", "hessian", "vjp", "jvp", "hvp", "vhp"])
+def test_functional_derivatives_with_a_graph_require_gradients(name):
+    """As in torch, also at inputs that do not: `backward` of them was an error."""
+    along = () if name in ("jacobian", "hessian", "vjp") else (tg.ones(2),)
+    for given in (False, True):
+        x = tg.tensor([1.0, 2.0], requires_grad=given)
+        found = getattr(functional, name)(lambda x: (x ** 3).sum(), x, *along, create_graph=True)
+        result = found[1] if isinstance(found, tuple) else found
+        assert result.requires_grad
+        result.sum().backward()
+        assert (x.grad is not None) == given
+        assert x.requires_grad == given

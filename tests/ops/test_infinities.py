@@ -83,3 +83,29 @@ def test_where_gives_the_bits_of_what_it_selects(device: Any, dtype: Any, shape:
     for x, y in ((a, b), (a, np.zeros((), dtype)), (np.zeros((), dtype), b), (a, np.full((), -0.0, dtype)), (a[:, ::-1], b)):
         found = tg.where(tg.tensor(mask), tg.tensor(x.copy()), tg.tensor(y.copy()))
         np.testing.assert_array_equal(found.numpy().view(bits), np.where(mask, x, y).view(bits))
+
+
+@pytest.mark.parametrize("row", [[3e38, 3e38], [3e38, 3e38, -3e38, 1.0], [1e20, 2e20, 3e20, -1e19]])
+def test_a_variance_whose_squares_overflow_is_infinite(device: Any, row: list[float]) -> None:
+    """It was inf - inf, a NaN, where the mean or what it was rounded by overflows, too."""
+    x = tg.tensor(row)
+    assert [v.item() for v in (x.var(), x.var(correction=0), tg.trace(tg.var)(x), tg.var_mean(x)[0])] == [inf] * 4
+    assert np.isnan(tg.var(tg.tensor([inf, 1.0])).item())
+    assert tg.var(tg.tensor([3.3, 3.3, 3.3])).item() == 0
+
+
+@pytest.mark.parametrize("name", [
+    "relu", "relu6", "elu", "selu", "celu", "leaky_relu", "gelu", "silu", "mish", "softplus", "logsigmoid", "hardtanh", "hardsigmoid",
+    "hardswish", "softshrink", "hardshrink", "tanhshrink", "softsign", "rrelu", "sigmoid", "tanh",
+])
+def test_the_gradient_of_an_activation_at_NaN_is_that_of_one_element(name: str) -> None:
+    """torch has another one (0, or NaN) where an element is in a vector of its CPU's; ours does not depend on an element's place."""
+    torch = pytest.importorskip("torch", reason="torch, the reference of this comparison, is not installed")
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        found = []
+        for lib, size in ((torch, 1), (tg, 1), (tg, 64)):
+            x = lib.tensor([float("nan")] * size, dtype=getattr(lib, dtype), requires_grad=True)
+            y = getattr(lib.nn.functional, name)(x)
+            assert all(np.isnan(v) for v in y.tolist())
+            found.append({round(v, 6) if v == v else "NaN" for v in lib.autograd.grad(y.sum(), x)[0].tolist()})
+        assert found[0] == found[1] == found[2]

@@ -197,6 +197,14 @@ def parameters(dtype="float64"):
     return [tg.tensor(w, dtype=dtype, requires_grad=True) for w in START]
 
 
+@pytest.fixture
+def in_double():
+    """The numbers that parameters share (steps, learning rates) are kept in the default dtype, as in torch."""
+    tg.set_default_dtype(tg.float64)
+    yield
+    tg.set_default_dtype(tg.float32)
+
+
 def make_step(params, opt):
     targets = [tg.tensor(t, dtype=params[0].dtype) for t in TARGET]
 
@@ -212,7 +220,7 @@ def make_step(params, opt):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(("kind", "formula", "options"), CASES)
-@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.usefixtures("on_numpy", "in_double")
 def test_formula(kind, formula, options, traced):
     params = parameters()
     step = make_step(params, kind(params, **options))
@@ -225,6 +233,7 @@ def test_formula(kind, formula, options, traced):
         assert len(step.compilations) == 1
 
 
+@pytest.mark.usefixtures("in_double")
 def test_all_formulas_on_the_device(device):
     """One traced step updates by every optimizer: it is compiled once."""
     sets = [parameters() for _ in CASES]

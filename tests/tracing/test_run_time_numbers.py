@@ -75,3 +75,13 @@ def test_what_takes_none_says_so(f):
 def test_an_integer_that_is_a_tensor_is_told_by_its_shape():
     with pytest.raises(tg.errors.ArgumentTypeError, match=r"cat: dim must be an integer, got a tensor of float32\[2\]"):
         tg.cat([tg.ones(2)], tg.ones(2))
+
+
+@pytest.mark.parametrize("fn", [tg.norm, tg.linalg.vector_norm, tg.linalg.norm, tg.linalg.matrix_norm, tg.linalg.cond,
+                                lambda x, p: tg.cdist(x, x, p), tg.nn.functional.pdist, tg.nn.functional.normalize])
+def test_the_order_of_a_norm_is_no_run_time_number(fn):
+    """The error told of a placeholder."""
+    with pytest.raises(tg.errors.ArgumentTypeError, match=r"takes no run-time numbers here.*attribute or variable"):
+        tg.trace(fn)(tg.ones(2, 2), 3.0)
+    with pytest.raises(tg.errors.ArgumentTypeError, match="must be a Python number"):
+        fn(tg.ones(2, 2), tg.tensor(3.0))

@@ -30,7 +30,7 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, 
     del strict, vectorize
     if strategy not in ("reverse-mode", "forward-mode"):
         raise ArgumentError(f"jacobian: strategy {strategy!r}; it is 'reverse-mode' or 'forward-mode'")
-    args, numbers = _arguments(inputs)
+    args, numbers = _arguments(inputs, create_graph)
     transform = jacobians.jacobian if strategy == "reverse-mode" else jacobians.jacfwd
     return _released(transform(func, numbers)(*args), create_graph)
 
@@ -41,7 +41,7 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, s
     del strict, vectorize
     if outer_jacobian_strategy not in ("reverse-mode", "forward-mode"):
         raise ArgumentError(f"hessian: outer_jacobian_strategy {outer_jacobian_strategy!r}; it is 'reverse-mode' or 'forward-mode'")
-    args, numbers = _arguments(inputs)
+    args, numbers = _arguments(inputs, create_graph)
     outer = jacobians.jacobian if outer_jacobian_strategy == "reverse-mode" else jacobians.jacfwd
     return _released(outer(transforms.grad(func, numbers), numbers)(*args), create_graph)
 
@@ -49,7 +49,7 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, s
 def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """(func(*inputs), v @ J). v: cotangents of the outputs' structure and shapes; not needed if there is one output of one element."""
     del strict
-    args, numbers = _arguments(inputs)
+    args, numbers = _arguments(inputs, create_graph)
     value, pull = transforms.vjp(func, *args)
     found = pull(_ones("vjp", value) if v is None else v)
     return _released((value, found[0] if isinstance(numbers, int) else found), create_graph)
@@ -58,7 +58,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """(func(*inputs), J @ v). v: tangents of the inputs' structure and shapes; not needed if there is one input of one element."""
     del strict
-    args, _ = _arguments(inputs)
+    args, _ = _arguments(inputs, create_graph)
     tangents = _arguments(_ones("jvp", inputs) if v is None else v)[0]
     return _released(transforms.jvp(func, args, tangents), create_graph)
 
@@ -66,7 +66,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """(func(*inputs), H @ v) of a function that returns one element, forward over reverse."""
     del strict
-    args, numbers = _arguments(inputs)
+    args, numbers = _arguments(inputs, create_graph)
     tangents = _arguments(_ones("hvp", inputs) if v is None else v)[0]
 
     def gradient(*xs: Any) -> tuple[Any, Any]:
@@ -80,7 +80,7 @@ def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """(func(*inputs), v @ H): what `hvp` gives, since the matrix is symmetric; by reverse over reverse."""
     del strict
-    args, numbers = _arguments(inputs)
+    args, numbers = _arguments(inputs, create_graph)
     cotangents = _ones("vhp", inputs) if v is None else v
 
     def gradient(*xs: Any) -> tuple[Any, Any]:
@@ -92,11 +92,20 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     return _released((value, found[0] if isinstance(numbers, int) else found), create_graph)
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], int | tuple[int, ...]]:
-    """The positional arguments, and the numbers of those to differentiate: a single tensor gives results that are no tuples."""
+def _arguments(inputs: Any, create_graph: bool = False) -> tuple[tuple[Any, ...], int | tuple[int, ...]]:
+    """The positional arguments, and the numbers of those to differentiate: a single tensor gives results that are no tuples.
+
+    For a graph, constants become leaves that require gradients, as in torch, so that results do.
+    """
+    if create_graph:
+        inputs = optree.tree_map(_leaf, inputs, namespace=NODES)
     if isinstance(inputs, Tensor):
         return (inputs,), 0
     return tuple(inputs), tuple(range(len(inputs)))
+
+
+def _leaf(t: Any) -> Any:
+    return t.detach().requires_grad_() if isinstance(t, Tensor) and not t.requires_grad else t
 
 
 def _ones(call: str, like: Any) -> Any:

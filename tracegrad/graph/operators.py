@@ -81,6 +81,8 @@ class Operators:
 
 def is_function(name: str) -> bool:
     """Whether it is the name of a function of arrays. (What takes functions, as vmap does, is around an error, not a part of one.)"""
+    if name in ("getitem", "setitem"):                      # x[...], of which functions are made
+        return True
     fn = next((names[name] for names in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER) if name in names), None)
     return fn is not None and not any(str(kind).startswith("Callable") for kind in getattr(fn, "__annotations__", {}).values())
 

@@ -282,6 +282,12 @@ def integer(name: str, argument: str, value: Any) -> int:
     return found
 
 
+def no_tensor(argument: str, value: Any) -> None:
+    """A TypeError if a number that decides what is computed is a tensor or a run-time number; the error that leaves names the call."""
+    if isinstance(value, Node):
+        raise TypeError(f"{argument} must be a Python number")
+
+
 def only_tensors(name: str, **given: Any) -> None:
     """A DTypeError names the first argument that is none: for layers, which ask for shapes before an operation is called."""
     for argument, x in given.items():

@@ -162,7 +162,8 @@ class NAdam(_Moments):
 
         def numbers(step: Tensor, product: Tensor) -> tuple[Any, Any, Any]:
             now, after = ((1.0 - (t * fall).exp() * 0.5) * beta1 for t in (step, step + 1.0))
-            product.mul_(now)
+            product.mul_(now.to(product.dtype))
+            product = product.to(step.dtype)
             return lr * (1.0 - now) / (1.0 - product), lr * after / (1.0 - product * after), one_minus_power(beta2, step) ** 0.5
 
         for p, mine, (of_gradient, of_mean, root) in self._counted(group, params, numbers):

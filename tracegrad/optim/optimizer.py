@@ -27,6 +27,7 @@ from tracegrad.nn.parameter import UninitializedParameter, clear_grads
 from tracegrad.nn.utils.clip_grad import by_device
 from tracegrad.optim.param_group import ParamGroup, add_groups, by_its_name, restored
 from tracegrad.optim.update import update
+from tracegrad.support import dtypes
 from tracegrad.support.modes import enable_grad, no_grad, state, unusual
 from tracegrad.tensors.tensor import Tensor, from_array
 
@@ -432,8 +433,8 @@ class Counting(Optimizer):
         for p in params:
             mine = self.state[p]
             if any(name not in mine for name in self._shared):
-                dtype = np.dtype(np.float64 if p.dtype in (np.float64, np.complex128) else np.float32)
-                key = (dtype, id(p.device))
+                dtype = np.dtype(np.float64 if dtypes.get_default_dtype() == np.float64 else np.float32)      # whatever p has, as in torch
+                key = (_is_wide(p), id(p.device))
                 if key not in fresh:
                     fresh[key] = {name: from_array(np.full((), self._start(group, name), dtype), p.device) for name in self._shared}
                 mine.update({name: value for name, value in fresh[key].items() if name not in mine})
@@ -442,14 +443,15 @@ class Counting(Optimizer):
     def _counted(self, group: ParamGroup, params: list[Tensor],
                  numbers: Callable[..., Any] | None = None) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
         """Each parameter, its state, and numbers(*shared) of the step (None), computed once for all that share them. The step is counted
-        first.
+        first. For parameters of 64 bits numbers has the step as float64; the others that it is given are as they are kept.
         """
         computed: dict[int, Any] = {}
         for p in params:
             mine = self.state[p]
             if id(mine["step"]) not in computed:
                 mine["step"].add_(1.0)
-                computed[id(mine["step"])] = None if numbers is None else numbers(*(mine[name] for name in self._shared))
+                step, *rest = (mine[name] for name in self._shared)
+                computed[id(mine["step"])] = None if numbers is None else numbers(step.double() if _is_wide(p) else step, *rest)
             yield p, mine, computed[id(mine["step"])]
 
     def _before_update(self, group: ParamGroup, params: list[Tensor]) -> None:
@@ -483,8 +485,13 @@ class Counting(Optimizer):
             shared: dict[Any, dict[str, Tensor]] = {}
             for p in group["params"]:
                 mine = {name: self.state[p][name] for name in self._shared}
-                key = (*(v.item() for v in mine.values()), mine["step"].dtype, id(mine["step"].device))
+                key = (*(v.item() for v in mine.values()), mine["step"].dtype, _is_wide(p), id(mine["step"].device))
                 self.state[p].update(shared.setdefault(key, mine))
+
+
+def _is_wide(p: Tensor) -> bool:
+    """Whether a parameter's numbers have 64 bits."""
+    return p.dtype in (np.float64, np.complex128)
 
 
 def _options(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class ASGD(Counting):
         lambd, lr = group["lambd"], group["lr"]
 
         def numbers(step: Tensor, eta: Tensor, mu: Tensor) -> tuple[Any, Any]:
-            used = PUBLIC["where"](step > 1, eta, lr), mu.clone()                # the first is the learning rate of the first step
+            used = PUBLIC["where"](step > 1, eta, lr).to(step.dtype), mu.to(step.dtype, copy=True)    # lr, as eta keeps it, at first
             eta.copy_(lr / (step * (lr * lambd) + 1.0) ** group["alpha"])
             mu.copy_(1.0 / (step - group["t0"]).clamp(min=1.0))
             return used

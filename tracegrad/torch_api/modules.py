@@ -24,7 +24,7 @@ _ELSEWHERE = {
     **{f"torch.onnx.symbolic_opset{n}": "torch_api.names.onnx.opset" for n in range(7, 21)},
     **dict.fromkeys(("torch.functional", "torch._tensor", "torch.autograd.grad_mode"), "."),
     **dict.fromkeys(("torch.utils.data.dataset", "torch.utils.data.dataloader", "torch.utils.data.sampler"), "utils.data"),
-    **{f"torch.optim.{name}": "optim" for name in _OPTIMIZERS.split()},
+    **{f"torch.optim.{name}": "torch_api.names.optim._functional optim" for name in _OPTIMIZERS.split()},
     **dict.fromkeys(("torch.amp.autocast_mode", "torch.amp.grad_scaler"), "amp"),
     **dict.fromkeys(("torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler"), "cuda.amp"),
     **dict.fromkeys(("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.random", "torch.cuda.graphs"), "torch_api.names.cuda cuda"),

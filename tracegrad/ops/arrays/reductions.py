@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operation_families import refuse_complex
 from tracegrad.graph.operators import LINALG, Operators, public
 from tracegrad.graph.primitive import REGISTRY, bind, cast, const, iota
-from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
+from tracegrad.ops.arguments import no_tensor, on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.arrays.pointwise import pow as power
 from tracegrad.ops.arrays.shaping.reshaping import as_float, flatten, full_like_shape
@@ -257,6 +257,7 @@ def amax(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     >>> tg.amax(tg.tensor([[1, 5], [7, 2]]), 1)
     Tensor([5, 7], device='cpu')
     """
+    refuse_complex("amax", input)
     return reduce("amax", input, some_dims("amax", dim, input.ndim), keepdim)
 
 
@@ -269,6 +270,7 @@ def amin(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
     >>> tg.amin(tg.tensor([[1, 5], [7, 2]]), 1)
     Tensor([1, 2], device='cpu')
     """
+    refuse_complex("amin", input)
     return reduce("amin", input, some_dims("amin", dim, input.ndim), keepdim)
 
 
@@ -306,6 +308,7 @@ def _extreme(name: str, x: Node, dim: Any, keepdim: bool, other: Any) -> Any:
     if isinstance(dim, (list, tuple)):
         raise ArgumentError(f"{name}: dim must be one integer, got {dim}; use a{name} for several")
     d = one_dim(name, dim, x.ndim)
+    refuse_complex(name, x)
     if not x.ndim:
         return ValuesIndices(x, const(0, dtypes.int64))
     return ValuesIndices(reduce("first_" + name, x, (d,), keepdim), _arg("arg" + name, x, d, keepdim))
@@ -339,6 +342,7 @@ def _arg(name: str, x: Node, dim: int | None, keepdim: bool) -> Node:
         y = bind(REGISTRY[name], (flatten(x),), {"dim": 0})
         return mv.reshape(y, (1,) * x.ndim) if keepdim else y
     d = one_dim(name, dim, x.ndim)
+    refuse_complex(name, x)
     if not x.ndim:
         return const(0, dtypes.int64)
     y = bind(REGISTRY[name], (x,), {"dim": d})
@@ -363,9 +367,10 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
     total = reduce("sum", abs_squared(centred), dims, keepdim)
     if n > 1:
         # What the mean was rounded by is the mean of what is left: without it, squares of numbers that lie close together, far from 0, say
-        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x.
+        # little (Chan, Golub, LeVeque 1983). A constant, as it would be 0 for any x, and finite: squares that overflow stay infinite.
         off = abs_squared(reduce("sum", centred, dims, keepdim)) * (1.0 / n)
-        total = total - bind(REGISTRY["detach"], (minimum(off, total),), {})
+        off = minimum(minimum(off, total), float(dtypes.finfo(total.dtype).max))
+        total = total - bind(REGISTRY["detach"], (off,), {})
     freedom = max(0, n - correction)
     return total * (1.0 / freedom) if freedom else total / 0.0
 
@@ -425,10 +430,13 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)
+    no_tensor("p", p)
     if p == "nuc":
+        if dim is None and x.ndim != 2:
+            raise ShapeError(f"norm: p='nuc' without dim takes a matrix, got {x.shape}; give two dimensions as dim")
         return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
     dims = some_dims("norm", dim, x.ndim)
-    if p in (inf, "inf", -inf, "-inf"):
+    if p in (inf, "inf", "-inf") or (isinstance(p, (int, float)) and p < 0):            # of nothing there is none
         _check_some("norm", x, dims)
     if p in ("fro", None, 2):
         return _root(reduce("sum", abs_squared(x), dims, keepdim))

@@ -153,6 +153,7 @@ def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
 
     >>> tg.median(tg.tensor([3.0, 1.0, 2.0]))
     """
+    refuse_complex("median", input)
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("median", 0 if dim is None else dim, x.ndim)
     n = x.shape[d] if x.ndim else 1

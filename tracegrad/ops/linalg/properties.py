@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.graph.operators import linalg
 from tracegrad.graph.primitive import const
-from tracegrad.ops.arguments import on_nodes, one_dim, rounded_once, some_dims
+from tracegrad.ops.arguments import no_tensor, on_nodes, one_dim, rounded_once, some_dims
 from tracegrad.ops.arrays.pointwise import eq, lt, ne
 from tracegrad.ops.arrays.reductions import as_asked, reduce
 from tracegrad.ops.arrays.reductions import norm as elementwise_norm
@@ -51,6 +51,7 @@ def vector_norm(x: Array, ord: float = 2, dim: Any = None, keepdim: bool = False
     >>> tg.linalg.vector_norm(tg.tensor([3.0, 4.0]))
     """
     if isinstance(ord, (bool, str)) or not isinstance(ord, (int, float)):
+        no_tensor("ord", ord)
         raise ArgumentError(f"vector_norm: ord must be a number, got {ord!r}")
     return elementwise_norm(_float("vector_norm", x, dtype), ord, dim, keepdim)
 
@@ -71,6 +72,7 @@ def matrix_norm(A: Array, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepd
     rows, columns = (one_dim("matrix_norm", d, x.ndim) for d in dim)
     if rows == columns:
         raise ArgumentError(f"matrix_norm: dim {tuple(dim)} names a dimension twice")
+    no_tensor("ord", ord)
     if ord in ("fro", "f") or ord is None:
         return elementwise_norm(x, 2, (rows, columns), keepdim)
     if ord not in ("nuc", 1, -1, 2, -2, inf, -inf) or isinstance(ord, bool):

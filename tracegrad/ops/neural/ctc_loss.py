@@ -8,7 +8,7 @@ from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.graph.ir import Node
 from tracegrad.graph.operators import PUBLIC, functional
 from tracegrad.graph.primitive import cast, const, iota
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.arrays.index_checks import in_range
 from tracegrad.ops.arrays.indexing import gather
 from tracegrad.ops.arrays.pointwise import detach, eq, lt, maximum, ne
@@ -141,7 +141,7 @@ def _lengths(name: str, what: str, value: Any, n: int) -> Any:
         if value.aval.size != n or value.dtype.kind not in "iu":
             raise ShapeError(f"{name}: {what} {value.aval} must hold {n} integers")
         return cast(mv.reshape(value, (n,)), dtypes.int64)
-    values = [int(v) for v in (value if isinstance(value, (tuple, list)) else [value])]
+    values = [integer(name, what, v) for v in (value if isinstance(value, (tuple, list)) else [value])]
     if len(values) != n:
         raise ShapeError(f"{name}: {what} must hold {n} integers, got {len(values)}")
     return mv.concat([mv.reshape(const(v, dtypes.int64), (1,)) for v in values], 0)

@@ -62,6 +62,8 @@ def pdist(input: Any, p: float = 2.0) -> Array:
     """
     if not isinstance(input, Operators) or input.ndim != 2:
         raise ShapeError(f"pdist: takes a matrix, got {getattr(input, 'shape', type(input).__name__)}")
+    if not isinstance(p, Operators) and p < 0:
+        raise ArgumentError(f"pdist: p must not be negative, got {p}")
     n = input.shape[0]
     rows = [i for i in range(n) for _ in range(i + 1, n)]
     columns = [j for i in range(n) for j in range(i + 1, n)]

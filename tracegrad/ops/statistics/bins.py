@@ -155,7 +155,7 @@ class Histogram(NamedTuple):
 
 @public("histogram")
 @on_nodes
-def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = None, density: bool = False) -> Any:
+def histogram(input: Array, bins: Any = 100, *, range: Any = None, weight: Array = None, density: bool = False) -> Any:
     """(hist, bin_edges): how many elements (or how much of weight) lie in each bin, the last one with its end.
 
     bins: how many of equal width, from range[0] to range[1] (input's extremes if None); or a vector of their edges, increasing.

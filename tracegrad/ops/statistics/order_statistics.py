@@ -121,6 +121,7 @@ def kthvalue(input: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 
     >>> tg.kthvalue(tg.tensor([3.0, 1.0, 2.0]), 2)
     """
+    refuse_complex("kthvalue", input)
     d = one_dim("kthvalue", dim, input.ndim)
     n = input.shape[d] if input.ndim else 1
     if not 1 <= integer("kthvalue", "k", k) <= n:
@@ -140,6 +141,7 @@ def mode(input: Array, dim: int = -1, keepdim: bool = False) -> Any:
 
     >>> tg.mode(tg.tensor([1, 2, 2]))
     """
+    refuse_complex("mode", input)
     d = one_dim("mode", dim, input.ndim)
     if not input.ndim:
         return ValuesIndices(input, const(0, dtypes.int64))
@@ -163,6 +165,7 @@ def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> An
 
     >>> tg.nanmedian(tg.tensor([3.0, float("nan"), 1.0]))
     """
+    refuse_complex("nanmedian", input)
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("nanmedian", 0 if dim is None else dim, x.ndim)
     if not x.ndim:

@@ -39,11 +39,21 @@ class Error(RuntimeError):
     """What torch raises where a script's own code fails. Code here raises its own errors."""
 
 
-class ScriptModule:
+class _Scripted(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        how = vars(value).get("save") if isinstance(value, Module) else None
+        return isinstance(how, partial) and how.func is save
+
+
+class ScriptModule(metaclass=_Scripted):
+    """What `isinstance` says of modules that were given to `script` or `trace`, which stay what they are."""
+
+
+class ScriptFunction:
     """None is made here: `isinstance` says so."""
 
 
-RecursiveScriptModule = ScriptFunction = ScriptModule
+RecursiveScriptModule = ScriptModule
 
 
 def _warn(name: str) -> None:
