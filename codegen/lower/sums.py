@@ -315,8 +315,8 @@ class Running:
 
 
 def running_dtype(node: Node, target: Target) -> DType:
-    """The dtype in which a scan or a recurrence goes on."""
-    return float64 if _loses(node) and target.fp64 else node.dtype
+    """The dtype in which a scan or a recurrence goes on: wide enough for sums, and that of the elements for extremes."""
+    return float64 if _loses(node) and target.fp64 else node.operands[0].dtype
 
 
 def in_pairs(node: Node, target: Target) -> bool:

@@ -63,8 +63,8 @@ TG T tg_pow_int(T base, T exponent) {           // wraps; a negative exponent gi
 
 # for float types, written in OpenCL's names: every target needs them, and `mathlib.translate` spells them for each
 FLOAT_TEXTS: dict[str, str] = {
-    "tg_min": "TG T tg_min(T x, T y) { return ((x < y) | (x != x)) ? x : y; }         // a NaN wins",
-    "tg_max": "TG T tg_max(T x, T y) { return ((x > y) | (x != x)) ? x : y; }",
+    "tg_min": "TG T tg_min(T x, T y) { T m = x < y ? x : y; return x != x ? (T)(NAN) : m; }         // a NaN wins",
+    "tg_max": "TG T tg_max(T x, T y) { T m = x > y ? x : y; return x != x ? (T)(NAN) : m; }",
     "tg_sign": "TG T tg_sign(T x) { return x > 0.0 ? (T)(1.0) : (x < 0.0 ? (T)(-1.0) : (T)(0.0)); }",
     "tg_sigmoid": """
 TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to the last denormal

@@ -72,9 +72,10 @@ class Reading:
             parts = self.parts(node) if node.fn.name == "concat" else None
             of_many = computed > self.tuning.max_reads // 2
             if of_many or (parts and (not parts.alike or len(parts.parts) > self.tuning.max_reads // 2)):
-                self.forced.add(node)                        # put together once, and its parts computed there
+                self.forced.add(node)                        # put together once, and its parts computed there, once each
             if parts and node in self.forced:
                 self.lists[node] = parts
+                of_many |= parts.alike
             if node.fn.name in ("pad", "concat") and self.read_around(node):
                 self.forced.add(node)
             self.limit_terms(node, terms)

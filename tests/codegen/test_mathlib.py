@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tracegrad as tg
+from tracegrad.codegen.mathlib import integers
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.runtime.device import devices
 from tracegrad.support.philox import philox_numpy
@@ -274,3 +276,17 @@ def test_source_is_deterministic_and_minimal() -> None:
     assert mathlib.source(keys, Target()) == mathlib.source(keys[::-1], Target())
     assert mathlib.source([], Target()) == ""
     assert "tg_log" not in mathlib.source(keys, Target())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_larger_number_of_vectors_is_an_instruction_of_its_own(dtype: str) -> None:
+    """What a NaN gives is a constant: two blends of the same two vectors are one by the mask of both, which is no maximum for compilers."""
+    for name in ("tg_max", "tg_min"):
+        text = integers.FLOAT_TEXTS[name]
+        assert "|" not in text
+        assert "(T)(NAN)" in text
+    x = np.array([np.nan, 1, -np.inf, 0, np.nan, 2, -0.0, np.inf] * 4, dtype)
+    y = np.array([1, np.nan, -np.inf, -0.0, np.nan, 1, 0.0, np.nan] * 4, dtype)
+    step = tg.trace(lambda x, y: (tg.maximum(x, y), tg.minimum(x, y)))
+    for found, want in zip(step(tg.tensor(x), tg.tensor(y)), (np.maximum(x, y), np.minimum(x, y)), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), want)

@@ -62,7 +62,7 @@ class Tuning(NamedTuple):
     ranges: int = 8                    # that a loop over columns is cut into, so that inside no element's place needs a test
     tail_statements: int = 60          # of a body that is written once more for each of the narrower vectors that a row ends with
     private_bytes: int = 64 << 10      # of a work-item's private arrays
-    turns: int = 8                     # vectors that are read or written in turn, element by element, at most (colours, coordinates)
+    turns: int = 12                    # vectors that are read or written in turn, element by element, at most (colours, coordinates)
     fetch_bytes: int = 1 << 20         # from which on the rows to come are asked for ahead: less is in a cache anyway
     line_bytes: int = 64               # of a cache line
 

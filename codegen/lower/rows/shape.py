@@ -12,7 +12,7 @@ from tracegrad.codegen.kernel.index.peeling import breakpoints, peeled, scattere
 from tracegrad.codegen.kernel.ir.vectors import turns
 from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.schedule.access_maps import IDENTITY
-from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, is_reduction, small_reduction
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Granularity, Group, Rows, cost, is_inline, is_reduction, small_reduction
 from tracegrad.support.dtypes import dtype_kind, is_half
 from tracegrad.support.plan import Plain
 from tracegrad.support.tuning import tuning
@@ -77,9 +77,8 @@ def shape_of(group: Group, context: Context) -> Shape:
         return _side_by_side_rows(group, context, *shared)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
-    few = points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements
-    if few and not any(is_half(s.dtype) for s in group.roots):
-        return _side_by_side_rows(group, context, points[0], 1)
+    if points and (few := _few_columns(group, context, points)) and not any(is_half(s.dtype) for s in group.roots):
+        return _side_by_side_rows(group, context, few, 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
         return shape
@@ -93,6 +92,36 @@ def shape_of(group: Group, context: Context) -> Shape:
     if not apart:
         return shape
     return replace(shape, block=tuning().line_bytes // (4 * max(apart)), across=True)
+
+
+def _few_columns(group: Group, context: Context, points: list[int]) -> int:
+    """How long the rows are that are done as many at once as a vector has lanes; 0: no rows are.
+
+    What is read for the rows of a small matrix may differ from row to row (a gradient of its elements, one by one): then it is the matrices
+    (20,000 of 3 x 3, the gradient of a determinant: 0.1 of the time).
+    """
+    n, most = points[0], tuning().max_statements
+    if n >= tuning().few_columns and not _costly_rows(group, context, n):
+        return 0
+    for longer in points[1:]:
+        if longer <= turns(context.target) and group.statements * longer <= 4 * most and _regular(group, context, longer) \
+                and not _regular(group, context, n):
+            return longer
+    return n if group.statements * n <= most else 0
+
+
+def _regular(group: Group, context: Context, n: int) -> bool:
+    """Whether rows of `n` elements read at even distances, all of them the same."""
+    row, col = Var("row", group.size // n), Var("col", n)
+    return all(i.stride(row) is not None for i in reads(group, context, row.index * n + col.index).indices)
+
+
+def _costly_rows(group: Group, context: Context, n: int) -> bool:
+    """Whether rows of `n` elements, fewer than a vector has, each have a value in common that takes long: with a row in each lane it is
+    computed for as many at once (rows of 4 to 8 times the tanh of a number each, and their gradient: 0.2 of the time)."""
+    if n >= vector_width(group, context) or n > turns(context.target):
+        return False
+    return any(node.aval.size * n == group.size and cost(node) >= tuning().costly for node in computed(group, context) if is_inline(node))
 
 
 def _plain(group: Group) -> bool:

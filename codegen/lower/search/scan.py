@@ -61,7 +61,8 @@ def _in_vectors(node: Node, context: Context) -> bool:
 def _begun(o: KernelBuilder) -> Running:
     """Declares what the elements so far make."""
     fn: Any = o.node.fn
-    start = Literal(fn.identity(o.node.dtype), running_dtype(o.node, o.context.target))
+    dtype = running_dtype(o.node, o.context.target)
+    start = Literal(fn.identity(dtype), dtype)
     return Running.of(o.ev, o.node, fn.total, o.ev.vector(start) if o.ev.width > 1 else start)
 
 

@@ -9,6 +9,7 @@ too. So lengths are tried around 4, 8, 16 and 32, and numbers of rows around the
 from __future__ import annotations
 
 import random
+import re
 from itertools import product
 from typing import Any
 
@@ -16,9 +17,12 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.helpers.kernels import TARGETS, Checked
 from tests.helpers.marks import one_of
 from tests.helpers.size_cases import AFTER, BEFORE, Case
 from tests.ops.test_sizes import OTHERS, check, on, planned  # noqa: F401
+from tracegrad.codegen.compiler import compile_graph
+from tracegrad.execute.compile import executable_graph
 from tracegrad.execute.devices import NUMPY
 
 SHARED = [                          # what every element of a row needs of all of them
@@ -109,3 +113,62 @@ def test_every_dtype(on: Any, n: int, dtype: str) -> None:      # noqa: F811
     for a, b in zip(found[on], found[NUMPY], strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a.astype("complex128"), b.astype("complex128"), rtol=2e-3 if dtype == "float16" else 1e-5)
+
+
+CPUS = {name: TARGETS[name] for name in ("avx2", "avx512")}
+
+
+def written(fn: Any, *values: Any) -> str:
+    """The kernels of what `fn` makes of values, for a CPU with AVX-512."""
+    traced = tg.trace(fn)
+    traced(*values)
+    return compile_graph(executable_graph(traced._seen().program.graph), TARGETS["avx512"]).source
+
+
+@pytest.mark.parametrize("n", [4, 5, 7, 8, 11])
+def test_what_a_short_row_shares_is_computed_for_a_vector_of_rows(n: int, on_numpy: None) -> None:
+    draw = np.random.default_rng(n)
+    for rows in (5, 16, 17, 2051):
+        a, b = draw.standard_normal((rows, n)).astype("float32"), draw.standard_normal((rows, 1)).astype("float32")
+        with Checked(CPUS) as checked:
+            step = tg.trace(lambda a, b: (a * b.tanh() + b, a.cos() * b.exp(), tg.grad(lambda a: (a * b.tanh()).sum())(a)))
+            step(tg.tensor(a), tg.tensor(b))
+        assert checked.count
+    text = written(lambda a, b: a * b.tanh(), tg.ones(2048, n), tg.ones(2048, 1))
+    assert re.search(r"^ *float16 tanh\w* = ", text, re.MULTILINE)
+
+
+def det(a: Any) -> Any:
+    def minor(i: int, j: int) -> Any:
+        return a[:, 1, i] * a[:, 2, j] - a[:, 1, j] * a[:, 2, i]
+
+    return a[:, 0, 0] * minor(1, 2) - a[:, 0, 1] * minor(0, 2) + a[:, 0, 2] * minor(0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_of_small_matrices_elements_go_by_matrices(dtype: str, on_numpy: None) -> None:
+    for count in (3, 16, 100):
+        a = np.random.default_rng(count).standard_normal((count, 3, 3)).astype(dtype)
+        with Checked(CPUS) as checked:
+            tg.trace(lambda a: (det(a), tg.grad(lambda a: det(a).sum())(a), tg.grad(lambda a: (a[:, 0] * a[:, 2, 1:2].tanh()).sum())(a)))(
+                tg.tensor(a))
+        assert checked.count
+
+
+def test_a_gradient_of_matrices_elements_gathers_nothing(on_numpy: None) -> None:
+    text = written(tg.grad(lambda a: det(a).sum()), tg.ones(640, 3, 3))
+    assert "GATHER" not in text
+    assert "STRIDED" not in text
+
+
+def test_each_part_of_a_stack_of_nine_is_computed_in_its_kernel(on_numpy: None) -> None:
+    """The equilibrium of a lattice of nine velocities: one kernel, and nothing of it is stored in between."""
+    def step(a: Any, b: Any) -> Any:
+        around = [(x, y) for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.0)]
+        return tg.stack([(1 + 3 * (x * a + y * b) + 4.5 * (x * a + y * b) ** 2 - 1.5 * (a * a + b * b)).exp() * (2 + x) for x, y in around])
+
+    draw = np.random.default_rng(9)
+    assert written(step, tg.ones(200, 210), tg.ones(200, 210)).count("__kernel") == 1
+    with Checked(CPUS) as checked:
+        tg.trace(step)(*(tg.tensor(draw.standard_normal((41, 43)).astype("float32")) for _ in "ab"))
+    assert checked.count

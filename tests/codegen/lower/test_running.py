@@ -88,3 +88,18 @@ def test_what_vectors_do_not_load_in_turn_is_stored_before_it_is_scanned(program
     found = np.asarray(step(x))
     np.testing.assert_allclose(found, np.asarray(program(x)), rtol=1e-6)
     assert str(step.kernels()).count("__kernel void") == 2
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_places_of_running_extremes_are_compared_in_32_bits(dim: int) -> None:
+    x = np.random.default_rng(3).integers(0, 9, (37, 41)).astype(np.float32)
+    x[5, 7] = np.nan
+    step = tg.trace(lambda x: (tg.cummax(x, dim), tg.cummin(x, dim)))
+    for found, extreme in zip(step(tg.tensor(x)), (np.maximum, np.minimum), strict=True):
+        values = extreme.accumulate(x, dim)
+        steps = np.arange(x.shape[dim]).reshape((-1, 1) if dim == 0 else (1, -1))
+        hits = np.where((x == values) | np.isnan(x), steps, 0)
+        assert found.indices.dtype == tg.int64
+        np.testing.assert_array_equal(np.asarray(found.indices), np.maximum.accumulate(hits, dim))
+        np.testing.assert_array_equal(np.asarray(found.values), values)
+    assert "tg_max(long" not in step.kernels()

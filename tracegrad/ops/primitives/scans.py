@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegrad.graph.ir import Node
+from tracegrad.graph.ir import Aval, Node
 from tracegrad.graph.operation import Pair
 from tracegrad.graph.operation_families import by_parts, common_dtype, refuse_complex
 from tracegrad.graph.primitive import REGISTRY, Primitive, bind
@@ -101,10 +101,11 @@ class Smallest(_Extreme):
 
 
 class RunningMax(Largest, Scan):
-    """The largest so far along dim; NaN from the first on."""
+    """The largest so far along dim; NaN from the first on. dtype: of the result, where places are compared in fewer bits than they have."""
     name, saves, differentiable, total = "running_max", False, False, "largest"
 
-    def numpy(self, x, *, dim): return np.maximum.accumulate(x, axis=dim)
+    def aval(self, x, *, dim, dtype=None): return super().aval(x, dim=dim) if dtype is None else Aval(x.shape, dtype)
+    def numpy(self, x, *, dim, dtype=None): return np.maximum.accumulate(x, axis=dim).astype(dtype or x.dtype, copy=False)
 
 
 class RunningMin(Smallest, Scan):

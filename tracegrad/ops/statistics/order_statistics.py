@@ -48,7 +48,8 @@ def _running_extreme(name: str, x: Node, dim: int) -> Any:
         return ValuesIndices(x, full_like_shape(x.shape, 0, dtypes.int64))
     best = bind(REGISTRY[name.replace("cum", "running_")], (detach(x),), {"dim": d})
     found = eq(x, best) | ne(x, x)                              # a NaN is the latest one
-    place = bind(REGISTRY["running_max"], (where(found, iota(x.shape, d), 0),), {"dim": d})
+    short = dtypes.int32 if x.shape[d] <= 1 << 31 else dtypes.int64        # places that 32 bits tell are compared as such
+    place = bind(REGISTRY["running_max"], (where(found, iota(x.shape, d, short), 0),), {"dim": d, "dtype": dtypes.int64})
     return ValuesIndices(gather(x, d, place) if x.needs_grad else best, place)
 
 
