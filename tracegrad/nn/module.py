@@ -116,7 +116,7 @@ class Module(Hooked, TorchMethods, Named):
         table = own.get("_buffers")
         if table and name in table:
             return table[name]
-        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
         if not self._tg_forget(name):
