@@ -330,8 +330,8 @@ class Module(Hooked, TorchMethods, Named):
         return self._tg_moved("bfloat16")
 
     def type(self: M, dst_type: Any) -> M:
-        """All float parameters and buffers as dst_type; returns self."""
-        return self._tg_moved(dtype=dst_type)
+        """All parameters and buffers as dst_type, those of integers, too; returns self."""
+        return self._apply(lambda t: t.to(dtype=dst_type))
 
     # ----------------------------------------------------------------------------------------------- saving and loading
 

@@ -22,6 +22,16 @@ def empty_tables() -> dict[str, Any]:
     return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_non_persistent_buffers_set": set(), "_tg_hooks": {}}
 
 
+class _WithoutModule:
+    """A hook that is called without the module that comes first. (An object, so that modules can be pickled.)"""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, module: Any, *rest: Any) -> Any:
+        return self.hook(*rest)
+
+
 class TorchMethods:
     """The base of `Module`."""
 

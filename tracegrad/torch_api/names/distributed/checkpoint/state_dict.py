@@ -62,8 +62,8 @@ def get_optimizer_state_dict(model: Module, optimizers: Any, *, submodules: Any 
     model does not have, UnsupportedError as `get_model_state_dict`.
 
     >>> net = torch.nn.Linear(2, 1)
-    >>> [*get_optimizer_state_dict(net, torch.optim.Adam(net.parameters()))["state"]["bias"]]
-    ['step', 'exp_avg', 'exp_avg_sq']
+    >>> sorted(get_optimizer_state_dict(net, torch.optim.Adam(net.parameters()))["state"])
+    ['bias', 'weight']
     """
     options = _checked("get_optimizer_state_dict", model, submodules, options)
     names = {id(p): _short(model, name) for name, p in model.named_parameters()}
@@ -73,8 +73,8 @@ def get_optimizer_state_dict(model: Module, optimizers: Any, *, submodules: Any 
         state = optimizer.state_dict()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if not all(id(p) in names for p in parameters):
-            raise ArgumentError("get_optimizer_state_dict: an optimizer has a parameter that the model does not have; give the model that it "
-                                "was made of")
+            raise ArgumentError("get_optimizer_state_dict: an optimizer has a parameter that the model does not have; give the model that "
+                                "it was made of")
         by_number = {number: names[id(p)] for number, p in zip((n for g in state["param_groups"] for n in g["params"]), parameters,
                                                                strict=True)}
         found["state"].update({by_number[number]: own for number, own in state["state"].items()})
@@ -99,7 +99,10 @@ def set_model_state_dict(model: Module, model_state_dict: dict[str, Any], *, opt
 
 def set_optimizer_state_dict(model: Module, optimizers: Any, optim_state_dict: dict[str, Any], *,
                              options: StateDictOptions | None = None) -> None:
-    """Take over what `get_optimizer_state_dict` returned. Raises RuntimeError for a parameter without a state, unless options.strict is False."""
+    """Take over what `get_optimizer_state_dict` returned.
+
+    Raises RuntimeError for a parameter that has a state here and none there, unless options.strict is False.
+    """
     options = _checked("set_optimizer_state_dict", model, None, options)
     names = {id(p): _short(model, name) for name, p in model.named_parameters()}
     for optimizer in _several(optimizers):
@@ -115,8 +118,8 @@ def set_optimizer_state_dict(model: Module, optimizers: Any, optim_state_dict: d
                 if name in optim_state_dict["state"]:
                     state["state"][number] = optim_state_dict["state"][name]
                 elif options.strict and p.requires_grad and optimizer.state.get(p):
-                    raise RuntimeError(f"Missing optimizer state for parameter '{name}' in checkpoint. The parameter requires gradients but has "
-                                       "no saved optimizer state. To load anyway, use StateDictOptions(strict=False).")
+                    raise RuntimeError(f"Missing optimizer state for parameter '{name}' in checkpoint. The parameter requires gradients but "
+                                       "has no saved optimizer state. To load anyway, use StateDictOptions(strict=False).")
                 number += 1
         optimizer.load_state_dict(state)
 
@@ -160,7 +163,7 @@ def _several(optimizers: Any) -> Iterator[Any]:
 def _begin(optimizer: Any) -> None:
     """Make the state of an optimizer without one by a step with gradients of zero and a learning rate of zero, as torch does."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if optimizer.state or any(p.grad is not None for p in parameters):
+    if optimizer.state_dict()["state"] or any(p.grad is not None for p in parameters):
         return
     with no_grad():
         for p in parameters:
