@@ -20,7 +20,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.a = nn.Linear(3, 4); self.d = nn.BatchNorm1d(4); self.count = 0
-    def forward(self, x): 
+    def forward(self, x):
         return self.d(self.a(x)).relu()
     def extra(self): return self.count + 1
 torch.manual_seed(0)
@@ -153,7 +153,7 @@ except IndexError: print("IndexError")
 from torch import fx
 gm = fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3))); print(type(gm).__name__, type(gm).__qualname__)
 from torch.utils.data.datapipes.iter.combinatorics import ShufflerIterDataPipe
-print(isinstance(3, ShufflerIterDataPipe), isinstance(3, torch.utils.data.IterDataPipe))
+print(isinstance(3, ShufflerIterDataPipe))
 print(torch.zeros(1, device="cpu:0").device.type, torch.ones(2).to("cpu:0").device.type)
 d = torch.device("cuda:1")
 print(d, repr(d), d.index, d == torch.device("cuda"), d == torch.device("cuda", 1), torch.device(0))

@@ -251,7 +251,7 @@ class Distribution(Named):
         broadcast_shapes(name, [value.shape, self._shape()])
 
     def _validate_sample(self, value: Any) -> None:
-        """Raise ArgumentError or ShapeError for what is no value of the distribution: torch's name, for `log_prob` of programs' own classes.
+        """Raise ArgumentError or ShapeError for what is no value of the distribution: torch's name, for `log_prob` of programs' classes.
 
         Without a `support` only the shape is checked, with a warning.
         """

@@ -95,7 +95,6 @@ ABSENT = {
     **dict.fromkeys(("torch.nn", "torch.nn.modules"), "CrossMapLRN2d"),
     "torch.nn.parameter": "UninitializedBuffer UninitializedTensorMixin",
     "torch.nn.parallel.scatter_gather": "gather scatter scatter_kwargs",
-    "torch.utils.data": "IterDataPipe MapDataPipe",
     "torch.utils.data.datapipes": "",
     "torch.utils.data.datapipes.datapipe": "IterDataPipe MapDataPipe",
     **dict.fromkeys(("torch.utils.data.datapipes.iter", "torch.utils.data.datapipes.iter.combinatorics"),

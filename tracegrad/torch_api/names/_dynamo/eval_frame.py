@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from tracegrad.nn.module import Module
 
 
 class OptimizedModule(Module):
-    """A module around one whose forward is traced: `torch.compile(model)`. The other one is `_orig_mod`, and its parameters have that prefix.
+    """A module around one whose forward is traced: `torch.compile(model)`. The other one is `_orig_mod`, a prefix of parameters' names.
 
     Attributes, methods and the length are those of the other module, and what is set is set there. Raises TypeError for `len` of one
     without a length.
@@ -27,7 +26,7 @@ class OptimizedModule(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._orig_mod(*args, **kwargs)
 
-    @property  # type: ignore[override]
+    @property
     def training(self) -> bool:
         return self._orig_mod.training  # type: ignore[no-any-return]
 
@@ -51,7 +50,7 @@ class OptimizedModule(Module):
         own = name == "_orig_mod" or name in self.__dict__ or hasattr(type(self), name)
         (super().__delattr__ if own else self._orig_mod.__delattr__)(name)
 
-    def __dir__(self) -> Iterable[str]:
+    def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
     def __len__(self) -> int:

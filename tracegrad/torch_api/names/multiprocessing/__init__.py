@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Nothing: no tensor's memory is shared among processes. Raises AssertionError for a name that is none of `get_all_sharing_strategies`."""
+    """Nothing: no tensor's memory is shared among processes. Raises AssertionError for another name than torch's two."""
     assert new_strategy in get_all_sharing_strategies(), new_strategy
 
 

@@ -111,15 +111,15 @@ def set_optimizer_state_dict(model: Module, optimizers: Any, optim_state_dict: d
         number = 0
         for group in optimizer.param_groups:
             own = [names[id(p)] for p in group["params"]]
-            given = next((g for g in optim_state_dict["param_groups"] if {*g["params"]} & {*own} or not own and not g["params"]), {})
+            given: dict[str, Any] = next((g for g in optim_state_dict["param_groups"] if {*g["params"]} & {*own} or (not own and not g["params"])), {})
             rest = {k: v for k, v in group.items() if k != "params"}
             state["param_groups"].append({**rest, **given, "params": [*range(number, number + len(own))]})
             for name, p in zip(own, group["params"], strict=True):
                 if name in optim_state_dict["state"]:
                     state["state"][number] = optim_state_dict["state"][name]
                 elif options.strict and p.requires_grad and optimizer.state.get(p):
-                    raise RuntimeError(f"Missing optimizer state for parameter '{name}' in checkpoint. The parameter requires gradients but "
-                                       "has no saved optimizer state. To load anyway, use StateDictOptions(strict=False).")
+                    raise RuntimeError(f"Missing optimizer state for parameter '{name}' in checkpoint. The parameter requires gradients "
+                                       "but has no saved optimizer state. To load anyway, use StateDictOptions(strict=False).")
                 number += 1
         optimizer.load_state_dict(state)
 
