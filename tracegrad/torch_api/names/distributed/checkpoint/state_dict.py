@@ -111,7 +111,8 @@ def set_optimizer_state_dict(model: Module, optimizers: Any, optim_state_dict: d
         number = 0
         for group in optimizer.param_groups:
             own = [names[id(p)] for p in group["params"]]
-            given: dict[str, Any] = next((g for g in optim_state_dict["param_groups"] if {*g["params"]} & {*own} or (not own and not g["params"])), {})
+            alike = [g for g in optim_state_dict["param_groups"] if {*g["params"]} & {*own} or (not own and not g["params"])]
+            given: dict[str, Any] = alike[0] if alike else {}
             rest = {k: v for k, v in group.items() if k != "params"}
             state["param_groups"].append({**rest, **given, "params": [*range(number, number + len(own))]})
             for name, p in zip(own, group["params"], strict=True):
