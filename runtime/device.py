@@ -425,7 +425,7 @@ def found() -> Sequence[Device]:
 
 
 def find(spec: str | int | Device = "") -> Device:
-    """The device that `spec` names: an index into `devices()`, a kind ("cpu", "gpu"), part of a name, or "" for the default.
+    """The device that `spec` names: an index into `devices()`, a kind ("cpu", "gpu:1"), part of a name, or "" for the default.
 
     A driver's name comes before a device's: "intel" is Intel's driver, where both it and PoCL on a CPU of theirs are present.
     Raises NoDriverError where nothing is installed, or nothing that matches.
@@ -440,8 +440,8 @@ def find(spec: str | int | Device = "") -> Device:
         matches = [_default(found)]
     elif text.isdigit():
         matches = found[int(text):][:1]
-    elif text in KINDS:
-        matches = [device for device in found if device.kind == text]
+    elif (kind := text.partition(":"))[0] in KINDS and (text == kind[0] or kind[2].isdigit()):
+        matches = [device for device in found if device.kind == kind[0]][int(kind[2] or 0):][:1]
     else:
         matches = sorted((device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()),
                          key=lambda device: text not in f"{device.driver} {device.platform}".lower())

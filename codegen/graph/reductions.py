@@ -186,6 +186,8 @@ def _by_components(fn: Operation, parts: tuple[Node, ...], dims: tuple[int, ...]
 
 def _rows(fn: Operation, x: Node, target: Target) -> Node:
     rows, cols = x.shape
+    if x.fn.name == "permute":                               # as `simplify` would do it, which leaves a reduction that is none of rows
+        return reduce(fn, x.operands[0], (0,), (rows,), target)
     if target.traits.row_groups and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
     full = target.groups(tuning().group) if target.traits.row_groups else target.parts

@@ -267,7 +267,10 @@ def kind_of(node: Node, target: Target) -> Kind:
         return Flat(node.aval.size)
     if family == "reduction":
         x = node.operands[0]
-        return Rows(x.aval.size // x.shape[-1], x.shape[-1])
+        rows, cols = x.aval.size // x.shape[-1], x.shape[-1]
+        if node.aval.size != rows or len(x.shape) - 1 not in node.attrs["dim"]:
+            raise CompilerBug(f"grouping: {node!r}, computed at {node.loc}, is no reduction of rows, as the pass `reductions` leaves them")
+        return Rows(rows, cols)
     if family not in ("contraction", "conv"):
         return TemplateGroup(node, NotFused.CLOSED)
     return TemplateGroup(node, NotFused.LANES if _lane_by_lane(node, target) else None)

@@ -160,7 +160,7 @@ def test_compile_traces():
         f = torch.compile(lambda x: (x * x).sum(), mode="reduce-overhead")
         assert f(torch.arange(3.)).item() == 5 and "kernel" in str(f.kernels())
         model = torch.compile(torch.nn.Linear(3, 2), backend="inductor")
-        assert isinstance(model, torch.nn.Linear) and model(torch.ones(4, 3)).shape == (4, 2)
+        assert isinstance(model._orig_mod, torch.nn.Linear) and model(torch.ones(4, 3)).shape == (4, 2)
         @torch.compile(fullgraph=True)
         def g(x):
             return x + 1

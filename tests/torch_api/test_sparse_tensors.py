@@ -199,3 +199,40 @@ say("asked", lambda: torch.sparse.mm(Edges(torch.eye(2) * 3), torch.ones(2, 2), 
 a, b = torch.eye(3).to_sparse_csc(), torch.eye(3).to_sparse_csr()
 say("layouts", lambda: [str((x @ y).layout) for x in (a, b, b.t()) for y in (a, b)])
 """)
+
+
+CUSTOM = START + """
+class Product(torch.autograd.Function):
+    "What graph networks write: the sparse matrix is an argument that is saved, and backward multiplies with its transpose."
+    @staticmethod
+    def forward(ctx, matrix, x, scale=1.0):
+        ctx.save_for_backward(matrix)
+        ctx.needed = ctx.needs_input_grad[0]
+        return torch.mm(matrix, x) * scale
+    @staticmethod
+    def backward(ctx, grad):
+        matrix, = ctx.saved_tensors
+        return None, matrix.t() @ grad, None
+"""
+
+
+def test_a_sparse_argument_of_a_custom_function():
+    beside_torch(CUSTOM + """
+def gradient(matrix):
+    x = d.clone().requires_grad_()
+    y = Product.apply(matrix, x, 2.0)
+    y.square().sum().backward()
+    return y.tolist(), x.grad.tolist()
+for name in ("to_sparse_coo", "to_sparse_csr"):
+    say(name, lambda: gradient(getattr(made().to_dense(), name)()))
+say("without", lambda: Product.apply(made(), d).tolist())
+with torch.no_grad():
+    say("no_grad", lambda: Product.apply(made().requires_grad_(), d).tolist())
+""")
+
+
+def test_a_sparse_argument_of_a_custom_function_that_requires_grad_is_refused():
+    found = reports(CUSTOM + """
+say("needs", lambda: Product.apply(made().requires_grad_(), d))
+""", True)
+    assert all(word in found["needs"] for word in ("Product.apply", "torch.sparse_coo", "requires grad", "values()")), found

@@ -16,7 +16,7 @@ import optree
 
 from tracegrad.autodiff.batching import batch
 from tracegrad.custom.user_call import Context, UserCall, is_wrapper, misuse
-from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, type_name
+from tracegrad.errors import ArgumentError, ArgumentTypeError, AutogradError, ShapeError, UnsupportedError, type_name
 from tracegrad.graph.ir import Aval, Node, tell, topological
 from tracegrad.graph.primitive import REGISTRY, bind, placeholder
 from tracegrad.support.cache import memoize
@@ -83,7 +83,7 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward, and record the call if an argument requires grad."""
         names, values, positional, keyword, given = _bind_arguments(cls, args, kwargs)
-        values = [_Whole(v) if is_wrapper(v) else v for v in values]
+        values = [_Whole(v) if is_wrapper(v) or _in_parts(cls, v) else v for v in values]
         needs = [isinstance(v, Tensor) and state.grad and v._node().needs_grad for v in values]
         handles = [_untracked(v) if isinstance(v, Tensor) else v.tensor if isinstance(v, _Whole) else v for v in values]
         ctx = Context(cls, names, handles, needs)
@@ -200,9 +200,19 @@ def _untracked(tensor: Tensor) -> Tensor:
 
 
 class _Whole(NamedTuple):
-    """An argument that forward gets as it is, an object of its class: of a tensor without values nothing can be recorded."""
+    """An argument that forward gets as it is, an object of its class: of a tensor without values of its own nothing can be recorded."""
 
     tensor: Tensor
+
+
+def _in_parts(cls: type[Function], value: Any) -> bool:
+    """Whether it is a tensor that is stored in parts, a sparse one. Its gradient would be that of its parts: it must not require grad."""
+    if not getattr(type(value), "stored_in_parts", False):
+        return False
+    if state.grad and value.requires_grad:
+        raise UnsupportedError(f"{cls.__name__}.apply: an argument of layout torch.{value.layout.value} requires grad; give its values() "
+                               "as an argument, and make the sparse tensor of them in forward")
+    return True
 
 
 class VmapInfo(NamedTuple):

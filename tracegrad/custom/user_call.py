@@ -229,7 +229,7 @@ def holds_tensors(value: Any) -> bool:
 
 def is_wrapper(value: Any) -> bool:
     """Whether it is a tensor of a program's class that has no values of its own, for which its class computes."""
-    return isinstance(value, Tensor) and value._n.fn is _PLACEHOLDER and hasattr(type(value), "__torch_dispatch__")
+    return isinstance(value, Tensor) and hasattr(type(value), "__torch_dispatch__") and value._n.fn is _PLACEHOLDER
 
 
 class UserCall(CustomCall):

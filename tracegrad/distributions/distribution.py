@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -125,6 +126,10 @@ class Distribution(Named):
     def _shape(self, sample_shape: Sequence[int] | int = ()) -> tuple[int, ...]:
         return (*leading(sample_shape), *self._batch_shape, *self._event_shape)
 
+    def _extended_shape(self, sample_shape: Sequence[int] | int = ()) -> Size:
+        """The shape of samples, by torch's name, which programs' own distributions use."""
+        return Size(self._shape(sample_shape))
+
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
         """The same distribution with its parameters broadcast to batch_shape.
 
@@ -232,15 +237,34 @@ class Distribution(Named):
     def _value(self, call: str, value: Any, support: Any = None) -> Any:
         """value as a tensor whose shape broadcasts with samples'; and is in the support (default: the distribution's)."""
         name = f"{type(self).__name__}.{call}"
+        self._of_shape(name, value)
+        if self._validate_args and valued() and not satisfied(support := support or self.support, value):
+            raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
+        return value
+
+    def _of_shape(self, name: str, value: Any) -> None:
         if not isinstance(value, Tensor):
             raise ArgumentError(f"{name}: value must be a Tensor, got {type(value).__name__}")
         k = len(self._event_shape)
         if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
             raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
         broadcast_shapes(name, [value.shape, self._shape()])
-        if self._validate_args and valued() and not satisfied(support := support or self.support, value):
+
+    def _validate_sample(self, value: Any) -> None:
+        """Raise ArgumentError or ShapeError for what is no value of the distribution: torch's name, for `log_prob` of programs' classes.
+
+        Without a `support` only the shape is checked, with a warning.
+        """
+        name = f"{type(self).__name__}.log_prob"
+        try:
+            support = self.support
+        except NotImplementedError:
+            warnings.warn(f"{name}: {type(self).__name__} has no support, so values are not checked; define it, or give "
+                          "validate_args=False", stacklevel=2)
+            support = None
+        self._of_shape(name, value)
+        if support is not None and valued() and not satisfied(support, value):
             raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
-        return value
 
     def __repr__(self) -> str:
         given = {n: v for n in self._shown() if isinstance(v := self._parameter(n), Tensor)}

@@ -77,6 +77,8 @@ class _Numbered(Module):
             raise IndexOutOfRange(f"{type(self).__name__}: index {index} is out of range, there are {len(self)} modules")
         return list(self._modules)[index]
 
+    _get_abs_string_index = _key                            # torch's name, which subclasses of ModuleList call
+
 
 class Sequential(_Numbered):
     """Modules applied one after the other. Takes modules, or one mapping of names to modules.

@@ -116,7 +116,7 @@ class Module(Hooked, TorchMethods, Named):
         table = own.get("_buffers")
         if table and name in table:
             return table[name]
-        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
         if not self._tg_forget(name):
@@ -330,8 +330,8 @@ class Module(Hooked, TorchMethods, Named):
         return self._tg_moved("bfloat16")
 
     def type(self: M, dst_type: Any) -> M:
-        """All float parameters and buffers as dst_type; returns self."""
-        return self._tg_moved(dtype=dst_type)
+        """All parameters and buffers as dst_type, those of integers, too; returns self."""
+        return self._apply(lambda t: t.to(dtype=dst_type))
 
     # ----------------------------------------------------------------------------------------------- saving and loading
 

@@ -22,6 +22,16 @@ def empty_tables() -> dict[str, Any]:
     return {"_parameters": {}, "_buffers": {}, "_modules": {}, "_non_persistent_buffers_set": set(), "_tg_hooks": {}}
 
 
+class _WithoutModule:
+    """A hook that is called without the module that comes first. (An object, so that modules can be pickled.)"""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, module: Any, *rest: Any) -> Any:
+        return self.hook(*rest)
+
+
 class TorchMethods:
     """The base of `Module`."""
 
@@ -90,7 +100,7 @@ class TorchMethods:
 
     def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
         """`register_load_state_dict_pre_hook`, by torch's older name: without `with_module` the hook is not given the module."""
-        return self.register_load_state_dict_pre_hook(hook if with_module else lambda module, *rest: hook(*rest))
+        return self.register_load_state_dict_pre_hook(hook if with_module else _WithoutModule(hook))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
                               missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:

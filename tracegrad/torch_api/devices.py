@@ -28,10 +28,9 @@ def accelerator() -> Any | None:
 class Elsewhere:
     """A device that can be named and compared, but not computed on: "cuda" where the user has named none for it."""
 
-    index = None
-
-    def __init__(self, name: str) -> None:
-        self.name = self.type = name
+    def __init__(self, kind: str, index: int | None = None) -> None:
+        self.type, self.index = kind, index
+        self.name = kind if index is None else f"{kind}:{index}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Elsewhere) and other.name == self.name
@@ -40,7 +39,7 @@ class Elsewhere:
         return hash(self.name)
 
     def __repr__(self) -> str:
-        return f"device(type={self.name!r})"
+        return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
 
     def __str__(self) -> str:
         return self.name
@@ -57,10 +56,11 @@ class _Type(type):
         return isinstance(value, (Device, HostDevice, Elsewhere))
 
     def __call__(cls, type: Any = "", index: int | None = None) -> Any:
-        name = type.partition(":")[0] if isinstance(type, str) else type
-        name = "cuda" if isinstance(name, int) else name
+        if isinstance(type, int):
+            type, index = "cuda", type
+        name, _, number = type.partition(":") if isinstance(type, str) else (type, "", "")
         if name in ("cuda", "mps", "xpu") and name not in aliases:
-            return Elsewhere(name)
+            return Elsewhere(name, int(number) if number.isdigit() else index)
         return find_device("" if name == "opencl" and name not in aliases else name)
 
 
@@ -74,7 +74,7 @@ class device(metaclass=_Type):
 
 
 def _reduced(self: Any) -> Any:
-    return device, (self.type,)
+    return device, ((self.type, self.index) if isinstance(self, Elsewhere) else (self.type,))
 
 
 def install() -> None:

@@ -26,6 +26,7 @@ from tracegrad.torch_api.checkpoints import save as save
 from tracegrad.torch_api.devices import device as device
 from tracegrad.torch_api.dtypes import dtype as dtype
 from tracegrad.torch_api.names._dynamo.compiled import Compiled as _Compiled
+from tracegrad.torch_api.names._dynamo.eval_frame import OptimizedModule as _OptimizedModule
 from tracegrad.torch_api.names._higher_order_ops.control import cond as cond
 from tracegrad.torch_api.names._higher_order_ops.control import while_loop as while_loop
 from tracegrad.torch_api.names.futures import Future as Future
@@ -71,16 +72,15 @@ globals().update(_kinds)
 
 
 def compile(model: Any = None, **options: Any) -> Any:
-    """torch.compile: of a function, a traced function (see `Compiled`); of a module, the module with a traced forward.
+    """torch.compile: of a function, a traced function (see `Compiled`); of a module, an `OptimizedModule` around it, with a traced forward.
 
-    options: torch's, none of which means anything here.
+    A class stays as it is, and its instances run untraced. options: torch's, none of which means anything here.
     """
     if model is None:
         return compile
     if isinstance(model, tg.nn.Module):
-        model.compile()
-        return model
-    return _Compiled(model)
+        return _OptimizedModule(model)
+    return model if isinstance(model, type) else _Compiled(model)
 
 
 _DECORATORS["trace"] = _Compiled            # so `Module.compile` does the same

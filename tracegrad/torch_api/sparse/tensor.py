@@ -45,6 +45,7 @@ class SparseTensor(Tensor):
     _sizes: Size
     _kind: layout
     _once: bool                             # whether each place is there once, and in order
+    stored_in_parts = True
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.nn.module import Module
+from tracegrad.torch_api.names._dynamo.eval_frame import OptimizedModule as OptimizedModule
+from tracegrad.torch_api.names._dynamo.eval_frame import is_dynamo_supported as is_dynamo_supported
 from tracegrad.torch_api.names._markers import unchanged
 from tracegrad.tracing.trace import trace
 
@@ -71,7 +73,3 @@ def explain(f: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., _Explain
         return _ExplainOutput([graph], 1, 0, [], len(names), [names])
 
     return explained
-
-
-def is_dynamo_supported() -> bool:
-    return False

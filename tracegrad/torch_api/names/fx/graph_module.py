@@ -63,7 +63,8 @@ class GraphModule(Module):
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         base = next(c for c in cls.__mro__ if "_made_for_one" not in vars(c))
-        return object.__new__(type(base.__name__, (base,), {"_made_for_one": True, "__module__": base.__module__}))
+        named = {"__module__": base.__module__, "__qualname__": "GraphModule.__new__.<locals>.GraphModuleImpl"}     # programs look for it
+        return object.__new__(type(base.__name__, (base,), {"_made_for_one": True, **named}))
 
     def __init__(self, root: Module | dict[str, Any], graph: Graph, class_name: str = "GraphModule") -> None:
         super().__init__()
