@@ -99,8 +99,8 @@ def _taps(t: Taps) -> Product:
         return ravel((n, g * t.o + i, *places), result.shape), tests
 
     return Product(
-        t.group, t.context, t.name, prod(batch), t.o, prod(pixels), t.c * prod(t.taps), t.dtype, Operand(t.w.node, weight, False),
-        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None)
+        t.group, t.context, t.name, prod(batch), t.c * prod(t.taps), t.dtype, Operand("a", t.o, t.w.node, weight, False),
+        Operand("b", prod(pixels), t.x.node, pixel, True), result, where, t.bytes, begin if axes else None)
 
 
 def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:
@@ -142,5 +142,5 @@ def _weight_grad(s: Sum) -> Product:
         return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
 
     return Product(
-        s.group, s.context, s.name, v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, s.dtype, Operand(gy.node, grad, False),
-        Operand(x.node, pixel, False), result, where, s.bytes)
+        s.group, s.context, s.name, v.groups, v.n * v.oh * v.ow, s.dtype, Operand("a", og, gy.node, grad, False),
+        Operand("b", cg * v.kh * v.kw, x.node, pixel, False), result, where, s.bytes)
