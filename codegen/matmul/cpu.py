@@ -12,24 +12,18 @@ The schedule is one of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.index.varying import uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Joined, Lanes, Local
-from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
 from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type, lanes, register_tile
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.problem import Operand, Product, partial, total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Program, Tile, digits, summed
-from tracegrad.codegen.tile.registers import rest, start_of
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Pack, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
 
 
@@ -124,24 +118,15 @@ def _pack(made: list[Kernel], p: Product, lines: Operand, panel: int) -> Operand
     chunk = ceil_div(chunk, block) * block
     name, shape = f"packed_{lines.name}", (batch, count, p.k, panel)
     f = Fused(p.group, p.context, _index(p, temp.size))
-    w, source, to = f.writer, lines.source(f), f.scratch(temp, name, "out", shape)
     each = max(1, tuning().pack_items // max(1, panel * p.k))         # panels that a work-item packs; if it packs all, of several matrices
     each = 1 if varies(p.k) or varies(lines.count) else each          # (so many sizes share the form)
-    products = max(1, each // count)
-    first, last = ZERO, Index((), p.k)
-    inside = ExitStack()
-    b = _several(w, inside, "b", batch, products, 2)
-    number = _several(w, inside, "panel", count, each, 0)
-    if p.k > chunk:
-        first = w.indexed("k0", w.item("chunk", ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounded_by("k1", p.k, clipped(first + chunk, p.k, chunk))
-    with inside:
-        _copied(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    b, k = Axis("b", batch, digits(batch, max(1, each // count), 1, 2)), Axis("k", p.k, digits(p.k, chunk, 1, 1))
+    panels = Axis("line", lines.count, digits(count, each, panel, 0))
+    program = Program((b, panels, k), ALONE, (Pack((b,), panels, k, lines.source(f), f.scratch(temp, name, "out", shape), block),))
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
-    size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
-    made.append(f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note))
+    made.append(f.kernel(program, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note))
 
     def packed(f: Fused) -> ElementAt:
         found = f.scratch(temp, name, "const", shape)
@@ -153,72 +138,6 @@ def _pack(made: list[Kernel], p: Product, lines: Operand, panel: int) -> Operand
         return place
 
     return replace(lines, packed=packed, panels=panel > 1)
-
-
-def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
-    """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
-    if each == 1 or count == 1:
-        return w.number(name, count, dim)
-    first, last = bound(0), bound(count)
-    if each < count:
-        part = w.item(f"{name}_part", ceil_div(count, each), dim)
-        first, last = bound(product(part, each)), clipped(product(part, each, each), count, each)
-    var = Var(name, count)
-    inside.enter_context(w.loop(var, first, last))
-    return var.index
-
-
-def _copied(
-    w: Writer, source: ElementAt, to: ElementAt, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
-) -> None:
-    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
-
-    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
-    are read as vectors, and transposed.
-    """
-    (b, number), (count, panel), (first, last, size) = where, lines, k
-    line0 = start_of(w, "line0", count, panel, number)
-    if block > 1:
-        at = Var("k", size)
-        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
-            line = _line(w, inside, panel, block)
-            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
-            for n, value in enumerate(_transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
-                to(b, number, at.index + n, line).write(value)
-        first, last = rest(last, block)
-    if uneven(size, block) or block == 1:
-        with w.scope():
-            at = Var("k", size)
-            with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
-                line = _line(w, inside, panel, 1)
-                to(b, number, at.index, line).write(source(b, line0 + line, at.index).read())
-
-
-def _line(w: Writer, inside: ExitStack, count: int, step: int) -> Index:
-    """A loop over the lines of a panel in steps, the last one early; if there is one step, 0."""
-    if count == step:
-        return ZERO
-    var = Var("line", count)
-    inside.enter_context(w.loop(var, 0, count, step))
-    return var.index if count % step == 0 else w.at_most("at", var.index, count - step)
-
-
-def _transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
-    """The transpose of a square of vectors, as many as each has lanes (a power of two).
-
-    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
-    number, the lowest bits trade places.
-    """
-    half = len(rows) // 2
-    values = [w.let(f"c0_{n}", row) for n, row in enumerate(rows)]
-    for stage in range(1, len(rows).bit_length()):
-        made = {}
-        for n in range(half):
-            a, b = values[2 * n:2 * n + 2]
-            for place, which in ((n, "even"), (n + half, "odd")):
-                made[place] = w.let(f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
-        values = [made[n] for n in range(len(rows))]
-    return values
 
 
 def _block_to_transpose(p: Product, lines: Operand, panel: int) -> int:
