@@ -77,7 +77,7 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     parts = ceil_div(p.k, p.length(parts, 16))                  # none of them is empty
     if parts == 1:
         return found or schedule(p, 1)
-    return [*schedule(p, parts), _total(p, parts)]
+    return [*schedule(p, parts), of_parts(p, parts)]
 
 
 def _parts_in_cache(p: Product) -> int:
@@ -94,7 +94,7 @@ def _parts_in_cache(p: Product) -> int:
     return ceil_div(p.k, k) if pays and p.k >= 4 * k and p.m * p.n <= k * (p.m + p.n) else 1
 
 
-def _total(p: Product, parts: int) -> Kernel:
+def of_parts(p: Product, parts: int) -> Kernel:
     """The kernel that adds the partial results: vectors of a row."""
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
