@@ -95,12 +95,13 @@ def _parts_in_cache(p: Product) -> int:
 
 
 def of_parts(p: Product, parts: int) -> Kernel:
-    """The kernel that adds the partial results: vectors of a row."""
+    """The kernel that adds the partial results: vectors of a row, or of a piece of a long one."""
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
-    axes = Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), Axis.tiled("j", p.n, width, width)
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.result, p.where), "a row at a time",
-                 statements=p.statements)
+    several = max(1, tuning().pack_items // (width * parts))
+    j = Axis("j", p.n, digits(ceil_div(p.n, width), several, width, 2), width)
+    return total(f, p.name, (Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), j), ALONE, p.dtype, Axis("part", parts),
+                 f.result(p.result, p.where), "vectors of a row", statements=p.statements)
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------------------
