@@ -193,8 +193,8 @@ def update(group: Group, context: Context, entry: str, batch: int, start: int, n
 
     operand = node.operands[0]
     moved = dtype.itemsize * batch * (sizes[0] * sizes[1] * 2 + (sizes[0] + sizes[1]) * k)
-    p = problem.Product(group, context, entry, batch, m, columns, k, dtype, problem.Operand(operand, where, False),
-                        problem.Operand(operand, where, True), node, where, moved)
+    p = problem.Product(group, context, entry, batch, k, dtype, problem.Operand("a", m, operand, where, False),
+                        problem.Operand("b", columns, operand, where, True), node, where, moved)
     layout = _covering(gpu.layout_of(p, True))
     f = Fused(group, context)
     first = begin(f.writer, context, start, n)

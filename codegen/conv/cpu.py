@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tracegrad.codegen.conv import weight_grad
-from tracegrad.codegen.conv.layout import Read, Units, copied, fill, in_place, pad, padded, units
+from tracegrad.codegen.conv.layout import Read, Units, fill, in_place, laid_out, pad, padded, units
 from tracegrad.codegen.conv.problem import Sum, Taps, Window
 from tracegrad.codegen.kernel.index.index import Index, Var, bounded, ravel
 from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Infix
@@ -44,16 +44,9 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
         t.c * prod(shape[1:]) * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.v.n * t.v.groups >= 2 * t.target.cores)
     if planes is None and not scratch:
         planes = pad(made, t.x, t.name, shape, t.stride, t.padding)
-    weights = t.w.plain() or _copy_weights(made, t)
+    weights = t.w.plain() or laid_out(made, t.w, "weights", ("g", "o", "c", "ky", "kx"), t.w.sizes, t.name,
+                                      "The weights, computed once for all images.", "weights of")
     return [*made, _direct(t, u, planes, weights, shape)]
-
-
-def _copy_weights(made: list[Kernel], t: Taps) -> Read:
-    """The weights as a plain buffer of the compute dtype; the kernel that computes them joins `made`."""
-    inner = [Axis(name, n) for name, n in zip(("c", "ky", "kx"), t.w.sizes[2:], strict=True)]
-    axes = Axis.of_items("g", t.v.groups, 1), Axis.of_items("o", t.o), *inner
-    return copied(made, t.w, f"{t.name}_weights", "weights", t.w.sizes, t.dtype, "The weights, computed once for all images.",
-                  f"weights of {t.name}", lambda f, to: Fill(axes, t.w.computed(f), to, t.dtype))
 
 
 def _direct(t: Taps, u: Units, planes: Read | None, weights: Read, shape: tuple[int, ...]) -> Kernel:

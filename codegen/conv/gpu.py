@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tracegrad.codegen.conv.problem import Axis, Pair, Sum, Taps, Window
-from tracegrad.codegen.kernel.index.index import Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.conv.problem import Address, Axis, Sum, Taps, Window, apart, inside, weight_grad
+from tracegrad.codegen.kernel.index.index import Index, Var, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.lower.context import Context, lowering
@@ -20,7 +20,6 @@ from tracegrad.codegen.matmul import gpu
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
 
-Address = tuple[Index, Sequence[Expression]]
 _TAP = ("channel", "ky", "kx")
 
 
@@ -28,24 +27,8 @@ _TAP = ("channel", "ky", "kx")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     """The kernels of a convolution, or of one of its gradients."""
     sum_ = Sum(group, context, context.entry(group), Window.of(group.anchor))
-    first, *rest = gpu.kernels(_weight_grad(sum_) if group.anchor.fn.name == "conv2d_weight_grad" else _taps(Taps.of(sum_)))
+    first, *rest = gpu.kernels(weight_grad(sum_) if group.anchor.fn.name == "conv2d_weight_grad" else _taps(Taps.of(sum_)))
     return [replace(first, flops=sum_.v.flops), *rest]
-
-
-def _apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> list[Index]:
-    """The coordinates, called so, of an element of an array of these sizes."""
-    return [f.writer.indexed(name, i) for name, i in zip(names, unravel(x, sizes), strict=True)]
-
-
-def _inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], list[Expression]]:
-    """The pixel (iy, ix), and what has to hold for it to be in the image."""
-    places: list[Index] = []
-    tests: list[Expression] = []
-    for name, x, size in zip(("iy", "ix"), at, image, strict=True):
-        x = f.writer.indexed(name, x)
-        tests += [Infix(">=", f.writer.at(x), 0)] * (x.lo < 0) + [Infix("<", f.writer.at(x), size)] * (x.hi >= size)
-        places.append(bounded(x, 0, size))
-    return places, tests
 
 
 def _taps(t: Taps) -> Product:
@@ -67,7 +50,7 @@ def _taps(t: Taps) -> Product:
 
     def channel_and_tap(f: Fused, k: Index) -> list[Index]:
         if not axes:
-            return _apart(f, k, _TAP, (t.c, *t.taps))
+            return apart(f, k, _TAP, (t.c, *t.taps))
         tap = f.writer.indexed("tap", k // t.c)
         ky, kx = (_by_taps(f, axes[1], f"k{axis.name}", tap, axis is axes[0], max(axis.counts)) for axis in axes)
         return [f.writer.indexed("channel", k % t.c), ky, kx]
@@ -82,25 +65,25 @@ def _taps(t: Taps) -> Product:
 
     def pixel(f: Fused, at: Sequence[Index]) -> Address:
         b, line, k = at
-        n, *place = _apart(f, line, "nyx", pixels)
+        n, *place = apart(f, line, "nyx", pixels)
         channel, *tap = channel_and_tap(f, k)
         first = [f.noted[f"i{axis.name}0"] for axis in axes] or [constant(-p) for p in t.padding]
         seen = [i * by + o + k * d for i, by, o, k, d in zip(place, t.stride, first, tap, t.dilation, strict=True)]
-        places, tests = _inside(f, seen, t.image)
+        places, tests = inside(f, seen, t.image)
         return t.x.flat(n, unravel(b, batch)[0] * t.c + channel, *places), tests
 
     def where(f: Fused, at: Sequence[Index]) -> Address:
         b, i, j = at
         g, *phase = unravel(b, batch)
-        n, *places = _apart(f, j, "nyx", pixels)
+        n, *places = apart(f, j, "nyx", pixels)
         tests: Sequence[Expression] = ()
         if axes:
-            places, tests = _inside(f, [i * a.stride + p for i, a, p in zip(places, axes, phase, strict=True)], (v.h, v.w))
+            places, tests = inside(f, [i * a.stride + p for i, a, p in zip(places, axes, phase, strict=True)], (v.h, v.w))
         return ravel((n, g * t.o + i, *places), result.shape), tests
 
     return Product(
-        t.group, t.context, t.name, prod(batch), t.o, prod(pixels), t.c * prod(t.taps), t.dtype, Operand(t.w.node, weight, False),
-        Operand(t.x.node, pixel, True), result, where, t.bytes, begin if axes else None)
+        t.group, t.context, t.name, prod(batch), t.c * prod(t.taps), t.dtype, Operand("a", t.o, t.w.node, weight, False),
+        Operand("b", prod(pixels), t.x.node, pixel, True), result, where, t.bytes, begin if axes else None)
 
 
 def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int) -> Index:
@@ -115,32 +98,3 @@ def _by_taps(f: Fused, axis: Axis, name: str, tap: Index, whole: bool, size: int
     for n in others:
         found = Select(Infix("==", w.at(f.noted[f"t{axis.name}"]), n), w.at(tap // n if whole else tap % n), found)
     return w.known(name, size, found).index
-
-
-def _weight_grad(s: Sum) -> Product:
-    """The output channels by the weights of one, added up over the pixels of all images."""
-    v, result = s.v, s.group.anchor
-    og, cg = v.o // v.groups, v.c // v.groups
-    x, gy = map(s.source, result.operands)
-    taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
-
-    def grad(f: Fused, at: Sequence[Index]) -> Address:
-        g, line, k = at
-        n, oy, ox = _apart(f, k, ("n", "oy", "ox"), pixels)
-        return gy.flat(n, g * og + line, oy, ox), ()
-
-    def pixel(f: Fused, at: Sequence[Index]) -> Address:
-        g, line, k = at
-        channel, *tap = _apart(f, line, _TAP, taps)
-        n, *place = _apart(f, k, ("n", "oy", "ox"), pixels)
-        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
-        places, tests = _inside(f, seen, (v.h, v.w))
-        return x.flat(n, g * cg + channel, *places), tests
-
-    def where(f: Fused, at: Sequence[Index]) -> Address:
-        g, i, j = at
-        return ravel((g * og + i, *_apart(f, j, _TAP, taps)), result.shape), ()
-
-    return Product(
-        s.group, s.context, s.name, v.groups, og, cg * v.kh * v.kw, v.n * v.oh * v.ow, s.dtype, Operand(gy.node, grad, False),
-        Operand(x.node, pixel, False), result, where, s.bytes)

@@ -117,6 +117,21 @@ def pad(made: list[Kernel], x: Source, name: str, shape: tuple[int, ...], stride
                   lambda f, to: fill(f, x, axes, shape, stride, padding, to, dtype))
 
 
+def laid_out(
+    made: list[Kernel], x: Source, called: str, names: Sequence[str], shape: tuple[int, ...], of: str, about: str, note: str
+) -> Read:
+    """An array of `shape`, along axes of these names, of the elements of `x`, and 0 beyond; the kernel that copies them joins `made`."""
+    dtype = computed_in(x.node.dtype)
+    outer = Axis.of_items(names[0], shape[0], 1), Axis.of_items(names[1], shape[1])
+    axes = *outer, *[Axis(name, n) for name, n in zip(names[2:], shape[2:], strict=True)]
+
+    def inside(axis: Axis, at: Sequence[Index]) -> range:
+        return range(x.sizes[axes.index(axis)])
+
+    return copied(made, x, f"{of}_{called}", called, shape, dtype, about, f"{note} {of}",
+                  lambda f, to: Fill(axes, x.computed(f), to, dtype, inside))
+
+
 def copied(
     made: list[Kernel], x: Source, entry: str, called: str, shape: tuple[int, ...], dtype: DType, about: str, note: str,
     filled: Callable[[Fused, ElementAt], Fill]

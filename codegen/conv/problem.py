@@ -1,15 +1,16 @@
-"""What a convolution is: its sizes, which pixels see which taps, and the sum over these. Start at `Window`, `Axis`, `Taps`."""
+"""What a convolution is: its sizes, which pixels see which taps, and the sum over these. Start at `Window`, `Taps`, `weight_grad`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, prod
 
-from tracegrad.codegen.kernel.index.index import ZERO, Index, constant, ravel
-from tracegrad.codegen.kernel.ir.expressions import Infix, Select
+from tracegrad.codegen.kernel.index.index import ZERO, Index, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.ir.expressions import Expression, Infix, Select
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, computed_in, index_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.fused import Fused, Strided, as_it_lies, plainly
+from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import ElementAt
 from tracegrad.graph.ir import Node
@@ -17,6 +18,7 @@ from tracegrad.support.dtypes import DType
 from tracegrad.support.plan import Plain, Target
 
 Pair = tuple[int, int]
+Address = tuple[Index, Sequence[Expression]]          # of an element, and what has to hold for it to be there
 
 
 class Window(Plain):
@@ -234,3 +236,45 @@ class Taps(Sum):
     def index(self) -> str:
         """The type that indices need."""
         return index_type(2 * prod(self.x.sizes), prod(self.w.sizes), self.group.anchor.aval.size)
+
+
+def apart(f: Fused, x: Index, names: Sequence[str], sizes: Sequence[int]) -> list[Index]:
+    """The coordinates, called so, of an element of an array of these sizes."""
+    return [f.writer.indexed(name, i) for name, i in zip(names, unravel(x, sizes), strict=True)]
+
+
+def inside(f: Fused, at: Sequence[Index], image: Pair) -> tuple[list[Index], list[Expression]]:
+    """The pixel (iy, ix), and what has to hold for it to be in the image."""
+    places: list[Index] = []
+    tests: list[Expression] = []
+    for name, x, size in zip(("iy", "ix"), at, image, strict=True):
+        x = f.writer.indexed(name, x)
+        tests += [Infix(">=", f.writer.at(x), 0)] * (x.lo < 0) + [Infix("<", f.writer.at(x), size)] * (x.hi >= size)
+        places.append(bounded(x, 0, size))
+    return places, tests
+
+
+def weight_grad(s: Sum) -> Product:
+    """The gradient by the weights as a product: output channels by the weights of one, added up over the pixels of all images."""
+    v, result = s.v, s.group.anchor
+    og, cg = v.o // v.groups, v.c // v.groups
+    x, gy = map(s.source, result.operands)
+    taps, pixels = (cg, v.kh, v.kw), (v.n, v.oh, v.ow)
+
+    def grad(f: Fused, at: Sequence[Index]) -> Address:
+        g, line, k = at
+        n, oy, ox = apart(f, k, ("n", "oy", "ox"), pixels)
+        return gy.flat(n, g * og + line, oy, ox), ()
+
+    def pixel(f: Fused, at: Sequence[Index]) -> Address:
+        g, line, k = at
+        channel, *tap = apart(f, line, ("channel", "ky", "kx"), taps)
+        n, *place = apart(f, k, ("n", "oy", "ox"), pixels)
+        seen = [i * by + k * d - p for i, by, k, d, p in zip(place, v.stride, tap, v.dilation, v.padding, strict=True)]
+        places, tests = inside(f, seen, (v.h, v.w))
+        return x.flat(n, g * cg + channel, *places), tests
+
+    return Product(
+        s.group, s.context, s.name, v.groups, v.n * v.oh * v.ow, s.dtype, Operand("a", og, gy.node, grad, False),
+        Operand("b", cg * v.kh * v.kw, x.node, pixel, False), result,
+        lambda f, at: (ravel((at[0] * og + at[1], at[2]), (v.o, cg * v.kh * v.kw)), ()), s.bytes)

@@ -7,55 +7,30 @@ adds in order, where that is needed to feed the cores or to stay in cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
-from tracegrad.codegen.conv.layout import Read, Units, copied, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Source, Sum, Window
+from tracegrad.codegen.conv.layout import Read, Units, in_place, laid_out, pad, padded, units
+from tracegrad.codegen.conv.problem import Sum, Window, weight_grad
 from tracegrad.codegen.kernel.index.index import Index, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, index_type
-from tracegrad.codegen.lower.fused import Fused, statements
-from tracegrad.codegen.matmul.problem import partial, total
-from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, Fill, Load, Loop, Program, Tile, digits, summed
+from tracegrad.codegen.lower.fused import Fused
+from tracegrad.codegen.matmul.cpu import of_parts
+from tracegrad.codegen.matmul.problem import Product, partial
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, Load, Loop, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
-
-
-class Gradient(Sum):
-    """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...]."""
-
-    u: Units
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Groups, output channels of one, input channels of one, taps."""
-        v = self.v
-        return v.groups, v.o // v.groups, v.c // v.groups, v.kh, v.kw
-
-    @property
-    def index(self) -> str:
-        """The type that indices need."""
-        return index_type(2 * self.v.n * self.v.c * self.v.h * self.v.w, 2 * self.v.n * self.v.o * prod(self.u.covered), prod(self.sizes))
-
-    def where(self, f: Fused, at: Sequence[Index]) -> tuple[Index, tuple[()]]:
-        """The element of the result at (group, output channel, input channel, ky, kx)."""
-        return ravel((at[0] * self.sizes[1] + at[1], *at[2:]), self.group.anchor.shape), ()
-
-    @property
-    def statements(self) -> int:
-        """That an element of the result takes."""
-        return statements(self.group, self.context, self.group.anchor, self.where, self.dtype, self.sizes)
 
 
 def kernels(of: Sum) -> list[Kernel]:
     """The kernels of the gradient by the weights, in launch order."""
-    v = of.v
-    p = Gradient(of.group, of.context, of.name, v, units((v.oh, v.ow), of.dtype, of.target))
-    u, made = p.u, list[Kernel]()
-    x, gy = map(p.source, p.group.anchor.operands)
+    v, p, made = of.v, weight_grad(of), list[Kernel]()
+    u = units((v.oh, v.ow), of.dtype, of.target)
+    x, gy = map(of.source, p.result.operands)
     planes = in_place(x, u, v.reach, v.stride, v.padding) or pad(
         made, x, p.name, padded(v.c, u, v.reach, v.stride), v.stride, v.padding)
-    rows_of = (gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None) or _in_rows(made, p, gy)
+    rows_of = (gy.plain() if u.covered == u.out and gy.stride(3) == 1 else None) or laid_out(
+        made, gy, "rows", "noyx", (v.n, v.o, *u.covered), p.name,
+        f"Copies each channel of the gradient to {u.covered[0]} rows of {u.covered[1]}, zero beyond.", "lays out the gradient for")
     block = _block(v)
     taps, channels = prod(block), v.o // v.groups
     rows = max(1, min(8, channels, (p.target.registers - 1 - taps) // taps))
@@ -64,8 +39,8 @@ def kernels(of: Sum) -> list[Kernel]:
     footprint = rows * v.n * u.count * u.width * p.dtype.itemsize
     parts = min(v.n, max(ceil_div(2 * p.target.cores, items) if items < p.target.cores else 1, ceil_div(footprint, p.target.l2_bytes // 2)))
     parts = ceil_div(v.n, ceil_div(v.n, parts))               # none of them is empty
-    made.append(_main(p, planes, rows_of, rows, block, parts))
-    return made if parts == 1 else [*made, _total(p, parts)]
+    made.append(_main(p, v, u, planes, rows_of, rows, block, parts))
+    return made if parts == 1 else [*made, of_parts(p, parts)]
 
 
 def _block(v: Window) -> tuple[int, int, int]:
@@ -80,29 +55,19 @@ def _block(v: Window) -> tuple[int, int, int]:
     return 1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1
 
 
-def _in_rows(made: list[Kernel], p: Gradient, gy: Source) -> Read:
-    """A copy of gy in rows as units read them, with zeros where a unit runs over the edge. The kernel that makes it joins `made`."""
-    n, o, *_ = gy.sizes
-    axes = Axis.of_items("n", n, 1), Axis.of_items("o", o), Axis("y", p.u.covered[0]), Axis("x", p.u.covered[1])
+def _main(p: Product, v: Window, u: Units, planes: Read, rows_of: Read, rows: int, block: tuple[int, int, int], parts: int) -> Kernel:
+    """w[g,o,c,ky,kx] = sum over n, y, x of gy[n,g,o,y,x] * in[n,g,c, y * stride + ky * dilation - padding, ...].
 
-    def inside(axis: Axis, at: Sequence[Index]) -> range:
-        return range(gy.sizes[axes.index(axis)])
-
-    about = f"Copies each channel of the gradient to {p.u.covered[0]} rows of {p.u.covered[1]}, zero beyond the edges."
-    return copied(made, gy, f"{p.name}_rows", "rows", (n, o, *p.u.covered), p.dtype, about, f"lays out the gradient for {p.name}",
-                  lambda f, to: Fill(axes, gy.computed(f), to, p.dtype, inside))
-
-
-def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int, int, int], parts: int) -> Kernel:
-    """A work-item does `rows` output channels by one block of taps, of one part of the images."""
-    v, u = p.v, p.u
-    (groups, og, cg, kh, kw), (channels, height, width) = p.sizes, block
+    A work-item does `rows` output channels by one block of taps, of one part of the images.
+    """
+    (channels, height, width), sizes = block, (v.groups, p.m, v.c // v.groups, v.kh, v.kw)
+    groups, og, cg, kh, kw = sizes
     part, g = (Axis.of_items("part", parts, 2),) if parts > 1 else (), Axis.of_items("g", groups, 1)
     o, c = Axis("o", og, digits(ceil_div(og, rows), 1, rows, 1)), Axis("c", cg, digits(cg // channels, 1, channels, 0))
     ky = Axis("ky", kh, digits(kh // height, 1, height, 0))
     kx = Axis.tiled("kx", kw, width)
     n, y, x = Axis("n", v.n), Axis("y", u.out[0], (), u.rows, True), Axis("x", u.out[1], (), u.piece)
-    f = Fused(p.group, p.context, p.index)
+    f = Fused(p.group, p.context, index_type(2 * v.n * v.c * v.h * v.w, 2 * v.n * v.o * prod(u.covered), prod(sizes)))
     pixels, gradient = planes(f), rows_of(f)
 
     def under_taps(n: Index, g: Index, c: Index, ky: Index, kx: Index, y: Index, x: Index) -> Element:
@@ -114,16 +79,8 @@ def _main(p: Gradient, planes: Read, rows_of: Read, rows: int, block: tuple[int,
     loads = Load(values, under_taps), Load(factors, lambda n, g, o, y, x: gradient(n, g * og + o, y, x))
     inner = Loop(y, (Loop(x, (*loads, Dot(sums, factors, values)), early=True, steps=tuning().conv_steps),), early=True)
     loop = Loop(n, (inner,), part[0] if part else None, ceil_div(v.n, parts))
-    root = partial(f, p.name, p.dtype, (parts, *p.sizes)) if part else f.result(p.group.anchor, p.where)
+    whole = f.result(p.result, lambda f, at: (ravel((at[0] * og + at[1], *at[2:]), p.result.shape), ()))
+    root = partial(f, p.name, p.dtype, (parts, *sizes)) if part else whole
     what = f"{rows} output channels x {prod(block)} taps, vectors of {u.rows}x{u.piece} pixels"
     program = Program((*part, g, o, c, ky, kx), ALONE, summed(loop, root, 1 if part else p.statements, fold=True))
     return f.kernel(program, p.name, f"Gradient by {kh}x{kw} weights: {what}.", v.flops, p.bytes, what)
-
-
-def _total(p: Gradient, parts: int) -> Kernel:
-    """The kernel that adds the partial results."""
-    groups, og, cg, kh, kw = p.sizes
-    axes = Axis.of_items("g", groups, 1), Axis.of_items("o", og, 1), Axis.of_items("c", cg), Axis.tiled("ky", kh), Axis.tiled("kx", kw)
-    f = Fused(p.group, p.context, p.index)
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.group.anchor, p.where), "all taps of a channel",
-                 "the images", p.statements)

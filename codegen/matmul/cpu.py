@@ -12,161 +12,106 @@ The schedule is one of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 
 from tracegrad.codegen.kernel.index.index import ZERO, Index, Var
-from tracegrad.codegen.kernel.index.varying import uneven, varies
-from tracegrad.codegen.kernel.ir.expressions import Access, Expression, Joined, Lanes, Local
-from tracegrad.codegen.kernel.ir.expressions import Load as Read
+from tracegrad.codegen.kernel.index.varying import varies
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
-from tracegrad.codegen.kernel.ir.statements import bound, clipped, product
 from tracegrad.codegen.kernel.ir.vectors import bit_floor, ceil_div, index_type, lanes, register_tile
-from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.fused import Fused, plainly
+from tracegrad.codegen.lower.fused import Fused
 from tracegrad.codegen.matmul.problem import Operand, Product, partial, total
 from tracegrad.codegen.schedule.grouping import Group
-from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Program, Tile, digits, summed
-from tracegrad.codegen.tile.registers import rest, start_of
-from tracegrad.support.plan import Plain
+from tracegrad.codegen.tile.program import ALONE, Axis, Dot, Element, ElementAt, Load, Loop, Pack, Program, Tile, digits, summed
 from tracegrad.support.tuning import tuning
-
-
-class Lines(Plain):
-    """An operand as lines (rows of A, columns of B) along k.
-
-    source: its elements at (batch, line, k), or of panels at (batch, panel, place in it, k). strides: of batch, line and k, if it is a
-    buffer of the compute dtype. batched: whether it depends on the batch (it is then packed once); steady: whether it is the same in all
-    iterations of a loop, so that it is packed once for all of them.
-    """
-
-    name: str
-    count: int
-    source: Callable[[Fused], ElementAt]
-    strides: tuple[int, ...] | None
-    batched: bool
-    steady: bool
-    panels: bool = False
-
-    @classmethod
-    def of(cls, p: Product, name: str, count: int, x: Operand) -> Lines:
-        plain = plainly(x.strided, x.node)
-        return cls(name, count, lambda f: f.plain(plain) if plain else f.operand(x.node, x.where), plain.strides if plain else None,
-                   x.batched, p.context.steady(x.node))
-
-    @property
-    def along_k(self) -> bool:
-        return self.strides is not None and self.strides[2] == 1
-
-
-class Problem(Plain):
-    """C as lines of `a` by lines of `b`. swapped: these are B's and A's, so that vectors run down the columns of C."""
-
-    of: Product
-    a: Lines
-    b: Lines
-    swapped: bool = False
-
-    @property
-    def m(self) -> int:
-        return self.a.count
-
-    @property
-    def n(self) -> int:
-        return self.b.count
 
 
 @lowering("contraction")
 def lower_product(group: Group, context: Context) -> list[Kernel]:
     """The kernels, in launch order."""
     p = Product.of(group, context)
-    x = Problem(p, Lines.of(p, "a", p.m, p.a), Lines.of(p, "b", p.n, p.b))
-    width, made = lanes(p.dtype, p.target), list[Kernel]()
-    turned = replace(x, a=x.b, b=x.a, swapped=True)
-    if p.n == 1 and p.m > 1 and x.a.along_k and p.k >= width:
-        if x.b.along_k:
-            return _split(turned, _dots)
-        turned = replace(turned, a=_pack(made, x, x.b, 1))
+    width, made, turned = lanes(p.dtype, p.target), list[Kernel](), p.transposed()
+    if p.n == 1 and p.m > 1 and p.a.along_k and p.k >= width:
+        if not p.b.along_k:
+            turned = replace(turned, a=_pack(made, p, p.b, 1))
         return [*made, *_split(turned, _dots)]
-    if 1 < p.n < width and p.m > p.n and x.a.along_k and not x.b.along_k and p.k >= 4 * width:
-        x = replace(x, b=_pack(made, x, x.b, 1))          # few columns are soon packed, all rows are not
-        return [*made, *_split(x, _dots)]
-    if x.a.along_k and x.b.along_k and p.k >= 4 * width and _dots_pay(x):
-        return _split(x, _dots)
-    return _split(turned if p.n < width and p.m > p.n else x, _tiles)
+    if 1 < p.n < width and p.m > p.n and p.a.along_k and not p.b.along_k and p.k >= 4 * width:
+        p = replace(p, b=_pack(made, p, p.b, 1))          # few columns are soon packed, all rows are not
+        return [*made, *_split(p, _dots)]
+    if p.a.along_k and p.b.along_k and p.k >= 4 * width and _dots_pay(p):
+        return _split(p, _dots)
+    return _split(turned if p.n < width and p.m > p.n else p, _tiles)
 
 
 def _index(p: Product, *more: int) -> str:
     return index_type(*(p.batch * x * y for x, y in ((p.m, p.k), (p.k, p.n), (p.m, p.n))), *more)
 
 
-def _dots_pay(x: Problem) -> bool:
+def _dots_pay(p: Product) -> bool:
     """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums.
 
     What is packed once for all iterations of a loop is packed for nothing.
     """
-    p, width = x.of, lanes(x.of.dtype, x.of.target)
-    if x.b.steady and x.n >= width:
+    width = lanes(p.dtype, p.target)
+    if p.context.steady(p.b.node) and p.n >= width:
         return False
-    if x.m <= 16 or x.n <= 2 * width:
+    if p.m <= 16 or p.n <= 2 * width:
         return True
-    return p.k * x.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
+    return p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
 
 
 # ---- k in parts --------------------------------------------------------------------------------------------------------------
 
 
-def _split(x: Problem, schedule: Callable[[Problem, int], list[Kernel]]) -> list[Kernel]:
+def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list[Kernel]:
     """Runs `schedule`; with k split into partial results where k is so long that all tiles together read their operands from memory again
     and again, or where there would be too few work-items for the cores.
     """
-    p = x.of
-    parts, found = _parts_in_cache(x), None
+    parts, found = _parts_in_cache(p), None
     if parts == 1:
-        found = schedule(x, 1)
+        found = schedule(p, 1)
         items, full = math.prod(found[-1].global_size), 2 * p.target.cores
         if 2 * items < full and p.flops >= tuning().split_flops:
             parts = max(1, min(ceil_div(full, items), p.k // tuning().split_k))
     parts = ceil_div(p.k, p.length(parts, 16))                  # none of them is empty
     if parts == 1:
-        return found or schedule(x, 1)
-    return [*schedule(x, parts), _total(p, parts)]
+        return found or schedule(p, 1)
+    return [*schedule(p, parts), of_parts(p, parts)]
 
 
-def _parts_in_cache(x: Problem) -> int:
+def _parts_in_cache(p: Product) -> int:
     """Into how many parts to cut k, so that what one reads of A and B is in a core's second cache while all of its tiles are made; 1: none.
 
     Of a weight's gradient, 32 x 192 of 32,768 rows, 128 tiles each read a few elements of every row: 0.25 of the time without. A vector
     times 20,000 rows of 1,000, where a tile reads a piece of every row: 0.4. Not where few tiles read what lies along k, nor where partial
     results would be more than the operands.
     """
-    p, size = x.of, x.of.dtype.itemsize
-    k = max(tuning().split_k, p.target.l2_bytes // (2 * (x.m + x.n) * size) // 16 * 16)
-    across = any(not lines.along_k and lines.strides is not None and lines.count * size > 256 for lines in (x.a, x.b))
-    pays = across or 6 * (x.m + x.n) <= x.m * x.n
-    return ceil_div(p.k, k) if pays and p.k >= 4 * k and x.m * x.n <= k * (x.m + x.n) else 1
+    size = p.dtype.itemsize
+    k = max(tuning().split_k, p.target.l2_bytes // (2 * (p.m + p.n) * size) // 16 * 16)
+    across = any(not lines.along_k and lines.strides is not None and lines.count * size > 256 for lines in (p.a, p.b))
+    pays = across or 6 * (p.m + p.n) <= p.m * p.n
+    return ceil_div(p.k, k) if pays and p.k >= 4 * k and p.m * p.n <= k * (p.m + p.n) else 1
 
 
-def _total(p: Product, parts: int) -> Kernel:
-    """The kernel that adds the partial results: vectors of a row."""
+def of_parts(p: Product, parts: int) -> Kernel:
+    """The kernel that adds the partial results: vectors of a row, or of a piece of a long one."""
     width = min(lanes(p.dtype, p.target), bit_floor(p.n))
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n))
-    axes = Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), Axis.tiled("j", p.n, width, width)
-    return total(f, p.name, axes, ALONE, p.dtype, Axis("part", parts), f.result(p.result, p.where), "a row at a time",
-                 statements=p.statements)
+    several = max(1, tuning().pack_items // (width * parts))
+    j = Axis("j", p.n, digits(ceil_div(p.n, width), several, width, 2), width)
+    return total(f, p.name, (Axis.of_items("b", p.batch, 1), Axis.of_items("i", p.m), j), ALONE, p.dtype, Axis("part", parts),
+                 f.result(p.result, p.where), "vectors of a row", statements=p.statements)
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------------------
 
 
-def _pack(made: list[Kernel], x: Problem, lines: Lines, panel: int) -> Lines:
+def _pack(made: list[Kernel], p: Product, lines: Operand, panel: int) -> Operand:
     """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest): the kernel that does it joins `made`.
 
     Of panels of one line the lines lie along k, one behind the other.
     """
-    p = x.of
     batch, count = p.batch if lines.batched else 1, ceil_div(lines.count, panel)
     temp = Temp(f"{p.name}_packed_{lines.name}", p.result, batch * count * panel * p.k, p.dtype)
     block = _block_to_transpose(p, lines, panel)
@@ -174,24 +119,15 @@ def _pack(made: list[Kernel], x: Problem, lines: Lines, panel: int) -> Lines:
     chunk = ceil_div(chunk, block) * block
     name, shape = f"packed_{lines.name}", (batch, count, p.k, panel)
     f = Fused(p.group, p.context, _index(p, temp.size))
-    w, source, to = f.writer, lines.source(f), f.scratch(temp, name, "out", shape)
     each = max(1, tuning().pack_items // max(1, panel * p.k))         # panels that a work-item packs; if it packs all, of several matrices
     each = 1 if varies(p.k) or varies(lines.count) else each          # (so many sizes share the form)
-    products = max(1, each // count)
-    first, last = ZERO, Index((), p.k)
-    inside = ExitStack()
-    b = _several(w, inside, "b", batch, products, 2)
-    number = _several(w, inside, "panel", count, each, 0)
-    if p.k > chunk:
-        first = w.indexed("k0", w.item("chunk", ceil_div(p.k, chunk), 1).index * chunk)
-        last = w.bounded_by("k1", p.k, clipped(first + chunk, p.k, chunk))
-    with inside:
-        _copied(w, source, to, (b, number), (lines.count, panel), (first, last, p.k), block)
+    b, k = Axis("b", batch, digits(batch, max(1, each // count), 1, 2)), Axis("k", p.k, digits(p.k, chunk, 1, 1))
+    panels = Axis("line", lines.count, digits(count, each, panel, 0))
+    program = Program((b, panels, k), ALONE, (Pack((b,), panels, k, lines.source(f), f.scratch(temp, name, "out", shape), block),))
     what = f"{'rows' if lines.name == 'a' else 'columns'} of {lines.name.upper()}"
     how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
     about, note, moved = f"Packs the {what} in panels of {panel} ({how}).", f"packs {lines.name} for {p.name}", 2 * temp.size
-    size = ceil_div(count, each), ceil_div(p.k, chunk), ceil_div(batch, products)
-    made.append(f.finish(size, ALONE, True, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note))
+    made.append(f.kernel(program, f"{p.name}_pack_{lines.name}", about, 0, moved * p.dtype.itemsize, note))
 
     def packed(f: Fused) -> ElementAt:
         found = f.scratch(temp, name, "const", shape)
@@ -202,76 +138,10 @@ def _pack(made: list[Kernel], x: Problem, lines: Lines, panel: int) -> Lines:
 
         return place
 
-    return replace(lines, source=packed, strides=(0, p.k, 1), panels=panel > 1)
+    return replace(lines, packed=packed, panels=panel > 1)
 
 
-def _several(w: Writer, inside: ExitStack, name: str, count: int, each: int, dim: int) -> Index:
-    """The number of what a work-item does, of `count`: in a loop if it does `each` of them, one after the other."""
-    if each == 1 or count == 1:
-        return w.number(name, count, dim)
-    first, last = bound(0), bound(count)
-    if each < count:
-        part = w.item(f"{name}_part", ceil_div(count, each), dim)
-        first, last = bound(product(part, each)), clipped(product(part, each, each), count, each)
-    var = Var(name, count)
-    inside.enter_context(w.loop(var, first, last))
-    return var.index
-
-
-def _copied(
-    w: Writer, source: ElementAt, to: ElementAt, where: tuple[Index, Index], lines: tuple[int, int], k: tuple[Index, Index, int], block: int
-) -> None:
-    """Copies a panel of lines: `source` has them at (batch, line, k), `to` at (batch, panel, k, place in it). where: batch and panel.
-
-    lines: how many there are, and of a panel; k: where it begins and ends, and how much there is in all. block: so many of as many lines
-    are read as vectors, and transposed.
-    """
-    (b, number), (count, panel), (first, last, size) = where, lines, k
-    line0 = start_of(w, "line0", count, panel, number)
-    if block > 1:
-        at = Var("k", size)
-        with w.loop(at, first, last, block, whole=True), ExitStack() as inside:
-            line = _line(w, inside, panel, block)
-            rows = [found.access for n in range(block) if (found := source(b, line0 + (line + n), at.index)).access is not None]
-            for n, value in enumerate(_transposed(w, [Read(Access(x.memory, x.at, each=block), x.memory.dtype, block) for x in rows])):
-                to(b, number, at.index + n, line).write(value)
-        first, last = rest(last, block)
-    if uneven(size, block) or block == 1:
-        with w.scope():
-            at = Var("k", size)
-            with w.loop(at, first, last, kept=varies(size)), ExitStack() as inside:
-                line = _line(w, inside, panel, 1)
-                to(b, number, at.index, line).write(source(b, line0 + line, at.index).read())
-
-
-def _line(w: Writer, inside: ExitStack, count: int, step: int) -> Index:
-    """A loop over the lines of a panel in steps, the last one early; if there is one step, 0."""
-    if count == step:
-        return ZERO
-    var = Var("line", count)
-    inside.enter_context(w.loop(var, 0, count, step))
-    return var.index if count % step == 0 else w.at_most("at", var.index, count - step)
-
-
-def _transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
-    """The transpose of a square of vectors, as many as each has lanes (a power of two).
-
-    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
-    number, the lowest bits trade places.
-    """
-    half = len(rows) // 2
-    values = [w.let(f"c0_{n}", row) for n, row in enumerate(rows)]
-    for stage in range(1, len(rows).bit_length()):
-        made = {}
-        for n in range(half):
-            a, b = values[2 * n:2 * n + 2]
-            for place, which in ((n, "even"), (n + half, "odd")):
-                made[place] = w.let(f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
-        values = [made[n] for n in range(len(rows))]
-    return values
-
-
-def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
+def _block_to_transpose(p: Product, lines: Operand, panel: int) -> int:
     """How many elements of how many lines packing reads at a time, to transpose them in registers; 1 where lines do not lie along k.
 
     Element by element, lines that are a power of two apart share a few lines of the cache, and each read misses it: four times as long.
@@ -285,34 +155,34 @@ def _block_to_transpose(p: Product, lines: Lines, panel: int) -> int:
 # ---- the schedules -----------------------------------------------------------------------------------------------------------
 
 
-def _tiles(x: Problem, parts: int) -> list[Kernel]:
+def _tiles(p: Product, parts: int) -> list[Kernel]:
     """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
-    p, a, b = x.of, x.a, x.b
-    width = min(lanes(p.dtype, p.target), bit_floor(x.n))
-    rows, vectors = _register_tile(x, width)
-    columns = min(vectors * width, x.n)
+    a, b = p.a, p.b
+    width = min(lanes(p.dtype, p.target), bit_floor(p.n))
+    rows, vectors = _register_tile(p, width)
+    columns = min(vectors * width, p.n)
     k = ceil_div(p.k, parts)
-    large = k * x.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and x.m >= 10 * rows
+    large = k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 10 * rows
     depth = _depth(p, rows, columns) if large and parts == 1 else 0
-    huge = not depth and k * x.m * p.dtype.itemsize > 16 * p.target.l2_bytes
+    huge = not depth and k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = list[Kernel]()
     if a.strides is None or (large and (huge or a.strides[2] != 1)):
-        a = _pack(packed, x, a, rows)
-    if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (b.steady and x.n > columns):
-        b = _pack(packed, x, b, columns)
-    high, wide = _block(x, parts, rows, columns, depth)
-    return [*packed, _product(replace(x, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
+        a = _pack(packed, p, a, rows)
+    if b.strides is None or large or (b.strides[1] != 1 and width > 1) or (p.context.steady(b.node) and p.n > columns):
+        b = _pack(packed, p, b, columns)
+    high, wide = _block(p, parts, rows, columns, depth)
+    return [*packed, _product(replace(p, a=a, b=b), parts, (rows, columns), (high, wide), width, 1, depth)]
 
 
-def _register_tile(x: Problem, width: int) -> tuple[int, int]:
+def _register_tile(p: Product, width: int) -> tuple[int, int]:
     """Rows and vectors of a tile. Of sizes that vary it depends as little as can be, as long as it fits: a multiple of all tiles' sizes has
     no best one. Of few columns there are two tiles or more, and a power of two of vectors in each, so that many sizes share the form."""
-    down, across, many = x.m, ceil_div(x.n, width), 840
-    if varies(x.n) and x.n >= width:
-        vectors = register_tile(many if varies(x.m) else x.m, many, x.of.target)[1]
-        across = many if vectors * width < x.n else 1 << max(0, ((x.n - 1) // width).bit_length() - 1)
-    rows, vectors = register_tile(many if varies(x.m) else x.m, across, x.of.target)
-    return register_tile(down, across, x.of.target) if rows > down else (rows, vectors)
+    down, across, many = p.m, ceil_div(p.n, width), 840
+    if varies(p.n) and p.n >= width:
+        vectors = register_tile(many if varies(p.m) else p.m, many, p.target)[1]
+        across = many if vectors * width < p.n else 1 << max(0, ((p.n - 1) // width).bit_length() - 1)
+    rows, vectors = register_tile(many if varies(p.m) else p.m, across, p.target)
+    return register_tile(down, across, p.target) if rows > down else (rows, vectors)
 
 
 def _depth(p: Product, rows: int, columns: int) -> int:
@@ -326,94 +196,78 @@ def _depth(p: Product, rows: int, columns: int) -> int:
     return ceil_div(ceil_div(p.k, ceil_div(p.k, depth)), 8) * 8 if p.k > depth else 0      # the loop over k is unrolled
 
 
-def _dots(x: Problem, parts: int) -> list[Kernel]:
+def _dots(p: Product, parts: int) -> list[Kernel]:
     """Dot products of rows and columns that both lie along k in memory. Of one row a vector's lanes are as many sums, where k is short."""
-    p, width = x.of, lanes(x.of.dtype, x.of.target)
-    columns = min(4 if x.m > 1 else max(8, width if p.k < 16 * width else 0), x.n)
-    most = min(x.m, 8, max(1, (p.target.registers - columns - 1) // columns))
-    rows = most if varies(x.m) else ceil_div(x.m, ceil_div(x.m, most))
-    return [_product(x, parts, (rows, columns), _block(x, parts, rows, columns), 1, width, 0)]
+    width = lanes(p.dtype, p.target)
+    columns = min(4 if p.m > 1 else max(8, width if p.k < 16 * width else 0), p.n)
+    most = min(p.m, 8, max(1, (p.target.registers - columns - 1) // columns))
+    rows = most if varies(p.m) else ceil_div(p.m, ceil_div(p.m, most))
+    return [_product(p, parts, (rows, columns), _block(p, parts, rows, columns), 1, width, 0)]
 
 
-def _product(x: Problem, parts: int, size: tuple[int, int], block: tuple[int, int], width: int, along: int, depth: int) -> Kernel:
+def _product(p: Product, parts: int, size: tuple[int, int], block: tuple[int, int], width: int, along: int, depth: int) -> Kernel:
     """The kernel of tiles of `size`, of which a work-item does a block (of one part of k), in vectors of `width` columns or `along` k."""
-    p, (rows, columns), (high, wide) = x.of, size, block
-    down, across = ceil_div(x.m, rows), ceil_div(x.n, columns)
+    (rows, columns), (high, wide) = size, block
+    down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
     stored = rows * ceil_div(columns, width) * width
-    several, high = _batches(x, parts, rows, columns, (high, wide))
+    several, high = _batches(p, parts, rows, columns, (high, wide))
     batch = Axis("b", p.batch, digits(p.batch, several, 1, 2))
     part = (Axis.of_items("part", parts, 2),) if parts > 1 else ()
-    i = Axis("j" if x.swapped else "i", x.m, digits(down, high, rows, 1))
-    j = Axis("i" if x.swapped else "j", x.n, digits(across, wide, columns, 0), width)
+    i = Axis("i", p.m, digits(down, high, rows, 1))
+    j = Axis("j", p.n, digits(across, wide, columns, 0), width)
     k = Axis("k", p.k, (), along)
     sums = Temp(f"{p.name}_sums", p.result, p.batch * down * across * stored, p.dtype)
     f = Fused(p.group, p.context, _index(p, parts * p.batch * p.m * p.n, *([sums.size] if depth else [])))
     a, b, c = Tile("a", (batch, i, k), p.dtype), Tile("b", (batch, j, k), p.dtype), Tile("c", (*part, batch, i, j), p.dtype)
     read = [Load(given, lines.source(f), panels=axis if lines.panels else None)
-            for given, lines, axis in ((a, x.a, i), (b, x.b, j))]
+            for given, lines, axis in ((a, p.a, i), (b, p.b, j))]
     kept = f.scratch(sums, "sums", "inout", (p.batch, down, across, stored)) if depth else None
     if parts > 1:
         root, statements = partial(f, p.name, p.dtype, (parts, p.batch, p.m, p.n)), 1
-        root = _by_columns(root) if x.swapped else root
     else:
-        where = (lambda f, at: p.where(f, (at[0], at[2], at[1]))) if x.swapped else p.where
-        root, statements = f.result(p.result, where), p.statements
+        root, statements = f.result(p.result, p.where), p.statements
     early = along > 1 and parts == 1 and p.k % along > 0 and not varies(p.k)
     loop = Loop(k, (*read, Dot(c, a, b)), part[0] if part else None, p.length(parts, 16), unrolled=along == 1, depth=depth,
                 kept=kept, early=early)
-    steps = summed(loop, root, statements * (width if x.swapped else 1))
+    steps = summed(loop, root, statements * (width if p.turned else 1))
     title = f"{rows}x{columns} register tiles" if along == 1 else f"{rows}x{columns} dot products at a time, {along} of k a step"
     deep = f", {depth} of k after {depth}" if depth else ""
     of_several = f" of {several} products" * (several > 1)
-    about = f"{x.m}x{x.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
+    about = f"{p.m}x{p.n}x{p.k} product in {title}; a work-item does {high}x{wide} of them{deep}{of_several}."
     # Of a short k the result is most of the traffic. If its rows are long it is written row by row: down a column each is another page.
-    along_rows = not x.swapped and x.n * p.dtype.itemsize >= tuning().written_along * max(p.k, 8)
+    along_rows = not p.turned and p.n * p.dtype.itemsize >= tuning().written_along * max(p.k, 8)
     return f.kernel(Program((batch, *part, *((i, j) if along_rows else (j, i)), k), ALONE, steps), p.name, about, p.flops, p.bytes, title)
 
 
-def _batches(x: Problem, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
+def _batches(p: Product, parts: int, rows: int, columns: int, block: tuple[int, int]) -> tuple[int, int]:
     """How many products a work-item does one after the other, and how many tiles down of each: of small ones, several.
 
     Where the batch lies inside of rows in memory, a row of one product is a piece of a row of all of them. Then an item does all products
     of a tile's rows, which it reads from one end to the other: prefetchers follow so many rows. (200 products of 1000 x 20 by 20 x 20: 0.3
     of the time of product by product, and of the time with twice as many rows.)
     """
-    p, (high, wide) = x.of, block
-    if p.batch == 1 or parts > 1 or (x.swapped and p.n > 1):
+    high, wide = block
+    if p.batch == 1 or parts > 1 or (p.turned and p.m > 1):
         return 1, high
     f = Fused(p.group, p.context, _index(p))
     b, i, j = (Var(name, n) for name, n in (("b", p.batch), ("i", p.m), ("j", p.n)))
     found = [at.opened() for at, _ in f.places(p.where(f, [b.index, i.index, j.index])[0])]
-    rows_of = x.b if x.swapped else x.a
-    strides = [(at.stride(b), at.stride(i)) for at in found] + ([rows_of.strides[:2]] if rows_of.strides is not None else [])
+    line, rows_of = (j, p.b) if p.turned else (i, p.a)
+    strides = [(at.stride(b), at.stride(line)) for at in found] + ([rows_of.strides[:2]] if rows_of.strides is not None else [])
     if not any(each and line and each < line for each, line in strides):
         work = high * wide * rows * columns * p.k                # of small products several are enough to pay for an item's start
         return max(1, min(p.batch, (1 << 13) // max(1, work))), high
-    items = ceil_div(x.m, rows) * ceil_div(ceil_div(x.n, columns), wide)
+    items = ceil_div(p.m, rows) * ceil_div(ceil_div(p.n, columns), wide)
     return ceil_div(p.batch, min(p.batch, ceil_div(4 * p.target.cores, items))), 1
 
 
-def _by_columns(results: ElementAt) -> ElementAt:
-    """Partial results, given as (part, batch, j, i): the lanes of a vector are elements of a column."""
-    def find(*at: Index) -> Element:
-        part, b, j, i = at
-
-        def write(value: Expression) -> None:
-            for n in range(value.lanes):
-                results(part, b, i + n, j).write(value if value.lanes == 1 else Lanes(value, n))
-
-        return Element((), write=write)
-
-    return find
-
-
-def _block(x: Problem, parts: int, rows: int, columns: int, depth: int = 0) -> tuple[int, int]:
+def _block(p: Product, parts: int, rows: int, columns: int, depth: int = 0) -> tuple[int, int]:
     """How many tiles down and across one work-item does: enough work to pay for its start, few enough to feed the cores.
 
     Of a product whose k is in blocks of `depth`: what a core's second cache holds, a block of A, one of B, and the accumulators; every core
     has several such, so that they end together.
     """
-    p, down, across, k = x.of, ceil_div(x.m, rows), ceil_div(x.n, columns), ceil_div(x.of.k, parts)
+    down, across, k = ceil_div(p.m, rows), ceil_div(p.n, columns), ceil_div(p.k, parts)
     high = wide = 1
     while True:
         items = ceil_div(down, high) * ceil_div(across, wide) * p.batch * parts

@@ -156,8 +156,7 @@ def _is_copied(p: Product, x: Operand) -> bool:
     if x.strided is None or p.begin is not None:
         return False
     each, along = 16 // x.node.dtype.itemsize, 1 if x.across else 2
-    lines = p.m if x is p.a else p.n
-    others = [*x.strided.strides[:along], *x.strided.strides[along + 1:], x.strided.first, lines if x.across else p.k]
+    others = [*x.strided.strides[:along], *x.strided.strides[along + 1:], x.strided.first, x.count if x.across else p.k]
     return x.strided.strides[along] == 1 and all(n % each == 0 for n in others)
 
 

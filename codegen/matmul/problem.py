@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from tracegrad.codegen.kernel.index.index import Index, Var, ravel
 from tracegrad.codegen.kernel.ir.kernel import Kernel, Temp
 from tracegrad.codegen.kernel.ir.vectors import computed_in
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.fused import Fused, Map, Strided, as_it_lies, lies_across, read_for, statements
+from tracegrad.codegen.lower.fused import Fused, Map, Strided, as_it_lies, lies_across, plainly, read_for, statements
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tile.program import Add, Axis, ElementAt, Load, Loop, Program, Tile, summed
 from tracegrad.graph.ir import Node
@@ -19,31 +20,51 @@ from tracegrad.support.tuning import tuning
 
 
 class Operand(Plain):
-    """A matrix seen as lines (rows of A, columns of B) along k. where: the element of `node` at (batch, line, k).
+    """A matrix seen as `count` lines (rows of A, columns of B) along k. where: the element of `node` at (batch, line, k).
 
     across: neighbouring lines are read side by side rather than neighbours along k. strided: how it lies, if it is stored as it is read.
-    batched: whether it depends on the batch.
+    batched: whether it depends on the batch. packed: the buffer that it was copied to, as elements at (batch, line, k), or, in panels, at
+    (batch, panel, place in it, k); lines lie along k there.
     """
 
+    name: str
+    count: int
     node: Node
     where: Map
     across: bool
     strided: Strided | None = None
     batched: bool = True
+    packed: Callable[[Fused], ElementAt] | None = None
+    panels: bool = False
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """Of batch, line and k, if it is an array as it is computed with."""
+        plain = plainly(self.strided, self.node)
+        return None if plain is None or self.packed is not None else plain.strides
+
+    @property
+    def along_k(self) -> bool:
+        """Whether its lines lie along k, in a buffer."""
+        return self.packed is not None or (self.strides is not None and self.strides[2] == 1)
+
+    def source(self, f: Fused) -> ElementAt:
+        """Its elements, with all that is computed where they are read."""
+        plain = plainly(self.strided, self.node)
+        return self.packed(f) if self.packed is not None else f.plain(plain) if plain is not None else f.operand(self.node, self.where)
 
 
 class Product(Plain):
     """C[b, i, j], the sum over k of A[b, i, k] * B[b, k, j]. where: the element of `result` that is C's.
 
-    begin: declares what there is to know of a batch, and how many k it has, if not always all.
+    begin: declares what there is to know of a batch, and how many k it has, if not always all. turned: A and B have changed places, so that
+    vectors along j run down the columns of what is stored.
     """
 
     group: Group
     context: Context
     name: str
     batch: int
-    m: int
-    n: int
     k: int
     dtype: DType
     a: Operand
@@ -52,6 +73,7 @@ class Product(Plain):
     where: Map
     bytes: int
     begin: Callable[[Fused, Index], Var | None] | None = None
+    turned: bool = False
 
     @classmethod
     def of(cls, group: Group, context: Context) -> Product:
@@ -60,17 +82,25 @@ class Product(Plain):
         (x, y), batch = product.operands, prod(product.shape[:-2])
         m, n, k = x.shape[-2], y.shape[-1], x.shape[-1]
 
-        def operand(node: Node, lines: int, flat: Callable[[Index, Index, Index], Index]) -> Operand:
+        def operand(name: str, node: Node, lines: int, flat: Callable[[Index, Index, Index], Index]) -> Operand:
             vars, read = read_for(group, context, node, (batch, lines, k), flat)
             batched = batch > 1 and any(vars[0] in x.reached() for x in read)
             lies = as_it_lies(group, context, node, (batch, lines, k), flat)
-            return Operand(node, lambda f, at: (flat(*at), ()), lies_across(vars, read, 1, 2), lies, batched)
+            return Operand(name, lines, node, lambda f, at: (flat(*at), ()), lies_across(vars, read, 1, 2), lies, batched)
 
         dtype = computed_in(product.dtype)
-        return cls(group, context, context.entry(group), batch, m, n, k, dtype,
-                   operand(x, m, lambda b, i, at: ravel((b, i, at), (batch, m, k))),
-                   operand(y, n, lambda b, j, at: ravel((b, at, j), (batch, k, n))),
+        return cls(group, context, context.entry(group), batch, k, dtype,
+                   operand("a", x, m, lambda b, i, at: ravel((b, i, at), (batch, m, k))),
+                   operand("b", y, n, lambda b, j, at: ravel((b, at, j), (batch, k, n))),
                    product, lambda f, at: (ravel(at, (batch, m, n)), ()), batch * (m * k + k * n + m * n) * dtype.itemsize)
+
+    @property
+    def m(self) -> int:
+        return self.a.count
+
+    @property
+    def n(self) -> int:
+        return self.b.count
 
     @property
     def target(self) -> Target:
@@ -84,6 +114,10 @@ class Product(Plain):
     def statements(self) -> int:
         """That an element of the result takes."""
         return statements(self.group, self.context, self.result, self.where, self.dtype, (self.batch, self.m, self.n))
+
+    def transposed(self) -> Product:
+        """C^T as B^T times A^T."""
+        return replace(self, a=self.b, b=self.a, where=lambda f, at: self.where(f, (at[0], at[2], at[1])), turned=not self.turned)
 
     def length(self, parts: int, unit: int) -> int:
         """Of each of so many parts of k, in multiples of `unit`."""

@@ -21,8 +21,8 @@ from tracegrad.codegen.kernel.ir.expressions import Zeros as Nothing
 from tracegrad.codegen.kernel.ir.statements import Access, BoundLike, If, clipped
 from tracegrad.codegen.kernel.ir.vectors import ceil_div, pieces
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Program, Store, Tile, Zeros
-from tracegrad.codegen.tile.registers import added, held, joined, numbered, offsets_of, read, rest, rows_of, start_of
+from tracegrad.codegen.tile.program import Add, Axis, Dot, Fill, Fold, Held, Load, Loop, Pack, Program, Store, Tile, Zeros
+from tracegrad.codegen.tile.registers import added, held, joined, numbered, offsets_of, read, rest, rows_of, start_of, transposed
 from tracegrad.codegen.tile.stores_cpu import Piece, Stored
 from tracegrad.support.dtypes import dtype_kind
 from tracegrad.support.tuning import tuning
@@ -57,6 +57,8 @@ class Tiles:
         axes = [axis for axis in self.program.axes if axis.registers > 1 or axis.held(Held.TILE) > 1]
         for axis in axes:
             self.share(axis)
+        packs = [step for step in self.program.steps if isinstance(step, Pack)]
+        axes = [axis for axis in axes if all(axis is not step.along for step in packs)]
         for step in self.program.steps:
             if isinstance(step, Fill):
                 with self.w.scope():
@@ -84,6 +86,8 @@ class Tiles:
                     self.keep_or_store(loop, step, part[1])
                 elif isinstance(step, Store):
                     self.store(step)
+                elif isinstance(step, Pack):
+                    self.pack(step)
 
     # -- work-items and tiles
 
@@ -191,6 +195,36 @@ class Tiles:
                     var = Var(axis.name, part.stop)
                     with self.w.loop(var, part.start, part.stop):
                         self.fill(step, (*at, var.index), outside)
+
+    def pack(self, step: Pack) -> None:
+        """Squares, and what is left of the lines where they are no whole ones."""
+        axis = step.along
+        first = self.items.get(axis, ZERO) * axis.held(Held.TILE)
+        last = self.lasts.get(axis, first + 1 if axis.held(Held.GLOBAL) > 1 else constant(axis.size))
+        if step.square > 1:
+            self.copied(step, first, last, step.square)
+            first, last = rest(last, step.square)
+        if uneven(axis.size, step.square) or step.square == 1:
+            with self.w.scope():
+                self.copied(step, first, last, 1)
+
+    def copied(self, step: Pack, first: Index, last: Index, size: int) -> None:
+        """Copies a panel, from one index along its lines to another: `size` of them, and of lines, at a time."""
+        w, lines, at = self.w, step.lines, Var(step.along.name, step.along.size)
+        outer, panel = [self.at(axis) for axis in step.axes], self.number(step.lines)
+        with w.loop(at, first, last, size, whole=size > 1, kept=varies(step.along.size)), ExitStack() as inside:
+            place = ZERO
+            if lines.registers > size:                       # the last ones begin early
+                var = Var("place", lines.registers)
+                inside.enter_context(w.loop(var, 0, lines.registers, size))
+                place = w.at_most("at", var.index, lines.registers - size) if lines.registers % size else var.index
+            rows = [step.source(*outer, self.at(lines, place + n), at.index) for n in range(size)]
+            if size == 1:
+                step.to(*outer, panel, at.index, place).write(rows[0].read())
+                return
+            vectors = [read(x.access, x.access.memory.dtype, size) for x in rows if x.access is not None]
+            for n, value in enumerate(transposed(w, vectors)):
+                step.to(*outer, panel, at.index + n, place).write(value)
 
     # -- registers
 

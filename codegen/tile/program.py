@@ -225,7 +225,22 @@ class Fill(Plain):
     inside: Callable[[Axis, Sequence[Index]], range] | None = None
 
 
-Step = Zeros | Loop | Fold | Store | Fill
+class Pack(Plain):
+    """Lines are copied to panels, in which they lie side by side: `lines` are in tiles, which are the panels (on CPUs).
+
+    source: at indices along `axes`, of the line, and `along` it; to: at those along `axes`, the number of the panel, the index `along` it,
+    the place in the panel. square: so many elements of as many lines are read as vectors, and transposed.
+    """
+
+    axes: tuple[Axis, ...]
+    lines: Axis
+    along: Axis
+    source: ElementAt
+    to: ElementAt
+    square: int = 1
+
+
+Step = Zeros | Loop | Fold | Store | Fill | Pack
 
 
 def summed(loop: Loop, root: ElementAt, statements: int = 1, alone: bool = False, fold: bool = False) -> tuple[Step, ...]:

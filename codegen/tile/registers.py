@@ -103,6 +103,22 @@ def joined(parts: Sequence[Expression]) -> Expression:
     return parts[0]
 
 
+def transposed(w: Writer, rows: Sequence[Expression]) -> list[Local]:
+    """The transpose of a square of vectors, as many as each has lanes (a power of two).
+
+    A stage puts the even lanes of neighbouring rows into one of the first half, and the odd ones into one of the second: of row and lane
+    number, the lowest bits trade places.
+    """
+    values = [w.let(f"c0_{n}", row) for n, row in enumerate(rows)]
+    for stage in range(1, len(rows).bit_length()):
+        made = {}
+        for n, (a, b) in enumerate(zip(values[::2], values[1::2], strict=True)):
+            for place, which in ((n, "even"), (n + len(rows) // 2, "odd")):
+                made[place] = w.let(f"c{stage}_{place}", Joined(Lanes(a, which), Lanes(b, which)))
+        values = [made[n] for n in range(len(rows))]
+    return values
+
+
 def running(sizes: Sequence[int]) -> list[int]:
     """Where each begins, one behind the other."""
     return [0, *accumulate(sizes)][:-1]

@@ -80,7 +80,7 @@ MUTATIONS = [
              'Infix(">", w.at(key), w.at(row))', 'Infix(">=", w.at(key), w.at(row))'),
     Mutation("attention's results so far are not made smaller when a larger score comes", "codegen/tile/item_blocks.py",
              'Infix("*", found, shrink.values[p]) if shrink else found', "found"),
-    Mutation("a convolution's image is a column wider than it is (GPU)", "codegen/conv/gpu.py",
+    Mutation("a convolution's image is a column wider than it is (GPU)", "codegen/conv/problem.py",
              'Infix("<", f.writer.at(x), size)', 'Infix("<=", f.writer.at(x), size)'),
     Mutation("the next block of a product goes where the one in use is (GPU)", "codegen/tile/gpu.py",
              "return step % 2 *", "return step * 0 *"),

@@ -128,7 +128,7 @@ class Tuning(NamedTuple):
     product_blocks: int = 64           # and blocks that this other one takes
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
-    pack_items: int = 4096             # elements that a work-item packs, at least
+    pack_items: int = 4096             # elements that a work-item packs, or adds up, at least
     written_along: int = 256           # bytes of a result's row for each k, from which on tiles are made row by row, not column by column
                                        # (1000 x 8 by 8 x 1000 in float64, a core of Zen 5: 0.75 of the time; k 64: 0.93; k 256: 1.0)
     panel_bytes: int = 32 << 10        # that a block of k reads of B's columns for every tile: in a core's first cache. (2048 cubed in

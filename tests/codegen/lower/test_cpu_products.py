@@ -163,6 +163,24 @@ def test_long_sums_are_cut_so_that_a_part_of_all_rows_is_in_the_cache(target: Ta
 
 
 @pytest.mark.usefixtures("on_numpy")
+def test_partial_results_of_few_columns_are_vectors_too() -> None:
+    """What turned products leave lies as it is computed. A long row of it is several work-items' to add up; of a short one one does all."""
+    target, pieces = replace(CPU, l2_bytes=1 << 10, cores=1), []
+    with Checked({"cpu": target}, slack=5.0) as checked:
+        for m, n, items in [(90, 1, 4096), (90, 1, 64), (300, 1, 64), (130, 3, 64)]:
+            (a, x), (b, y) = operand("t", 1, m, 600), operand("a", 1, 600, n)
+            with tuned(Tuning(pack_items=items)):
+                tg.trace(lambda a, b, x=x, y=y: x(a) @ y(b))(a, b)
+                plan = plan_of(lambda a, b, x=x, y=y: x(a) @ y(b), a, b, target=target)
+            product, total = plan.source.split("__kernel")[1:3]
+            assert product.count("STORE(float8, partial") > product.count("partial[part"), product
+            assert "LOAD(float8, partial" in total, total
+            pieces.append(plan.launches[-1].global_size[2])
+    assert checked.count == 8
+    assert pieces == [1, 12, 38, 17]
+
+
+@pytest.mark.usefixtures("on_numpy")
 @one_of(2, ("target", "dtype"), [(AVX512, "float32"), (CPU, "float64"), (SSE, "float32"), (AVX512, "float64")])
 def test_rows_times_a_vector_are_vectors_of_sums(target: Target, dtype: str) -> None:
     """Rows below, at and above a vector of them; k with a rest, added once, beside infinities too; what lies well is not packed."""
