@@ -149,9 +149,9 @@ def _factor(name: str, input: Any, other: Any, alpha: Any) -> Any:
 
 @on_nodes
 def _sum_of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
-    """Computed in float32 with alpha in the 16 bits of the operands, and rounded once, as torch does on CPUs."""
+    """Computed in float32 and rounded once, as in torch."""
     a, b = (cast(x, dtypes.float32) for x in (input, other))
-    return cast(call(REGISTRY[name], (a, times(b, float(np.asarray(alpha, input.dtype)))), {}), input.dtype)
+    return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), input.dtype)
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:

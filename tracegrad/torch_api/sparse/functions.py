@@ -231,7 +231,8 @@ def _in_place(name: str, of: Any) -> None:
 
 
 for _name, _fn in {"add": add, "sub": sub, "mul": mul, "div": div, "zero": _empty, "t": lambda x: _permuted(x, (1, 0)),
-                   "resize_as": _resized, "detach": lambda x: like(x, x._entries.detach()), "copy": lambda x, source, non_blocking=False: source,
+                   "resize_as": _resized,
+                   "detach": lambda x: like(x, x._entries.detach()), "copy": lambda x, source, non_blocking=False: source,
                    **{n: SPARSE_RULES[n] for n in ("abs", "sqrt", "relu", "neg")}}.items():
     _in_place(_name, _fn)
 
@@ -449,5 +450,5 @@ def _new_zeros(self: SparseTensor, *sizes: Any, dtype: Any = None, device: Any =
 def _new(self: SparseTensor, *args: Any, device: Any = None) -> SparseTensor:
     """Of sizes: without entries; of indices, values and perhaps sizes: with these."""
     if args and isinstance(args[0], Tensor):
-        return sparse_coo_tensor(*args, dtype=self.dtype, device=device or self.device)
+        return sparse_coo_tensor(*args, device=device or self.device)           # (of the values' dtype, as in torch)
     return _new_zeros(self, *(args or (0,)), device=device)

@@ -14,8 +14,7 @@ from typing import Any, Final
 from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.nn.module import Module
 from tracegrad.torch_api import checkpoints
-from tracegrad.torch_api.names._markers import ScriptError as Error
-from tracegrad.torch_api.names._markers import Unchanged, unchanged
+from tracegrad.torch_api.names._markers import ScriptError, Unchanged, unchanged
 from tracegrad.torch_api.names.futures import Future as Future
 
 __all__ = ["Final"]
@@ -36,6 +35,9 @@ class TracerWarning(Warning):
     @staticmethod
     def ignore_lib_warnings() -> None:
         """Nothing."""
+
+
+Error = ScriptError
 
 
 class _Scripted(type):
