@@ -105,7 +105,8 @@ def test_new_and_resize_as():
     beside_torch(START + """
 s = made()
 for k, make in enumerate((lambda: s.new(), lambda: s.new(2, 3), lambda: s.new(torch.Size([4])), lambda: s.new(i, v),
-                          lambda: s.new(i, v, (3, 4)), lambda: s.new().resize_as_(s), lambda: s.double().new(i, v), lambda: s.clone().resize_as_(torch.sparse_coo_tensor((4, 5))))):
+                          lambda: s.new(i, v, (3, 4)), lambda: s.new().resize_as_(s), lambda: s.double().new(i, v),
+                          lambda: s.clone().resize_as_(torch.sparse_coo_tensor((4, 5))))):
     say(f"new {k}", lambda: [parts(make()), str(make().dtype), make()._nnz(), make().sparse_dim()])
 """)
 
