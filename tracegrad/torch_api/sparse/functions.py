@@ -451,4 +451,5 @@ def _new(self: SparseTensor, *args: Any, device: Any = None) -> SparseTensor:
     """Of sizes: without entries; of indices, values and perhaps sizes: with these."""
     if args and isinstance(args[0], Tensor):
         return sparse_coo_tensor(*args, device=device or self.device)           # (of the values' dtype, as in torch)
-    return _new_zeros(self, *(args or (0,)), device=device)
+    found: SparseTensor = _new_zeros(self, *(args or (0,)), device=device)
+    return found
