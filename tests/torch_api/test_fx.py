@@ -376,3 +376,28 @@ say("nodes", lambda: [[n.op, str(n.target)] for n in made.graph.nodes if n.op !=
 say("values", lambda: [made(x), model(x)])
 say("as before", lambda: ["__call__" in vars(Sum), type(model.sum(x)) is torch.Tensor])
 """, tolerance=1e-6)
+
+
+def test_shapes_of_nodes():
+    """ShapeProp notes what each node gives; strides of views are those of their own memory here, so they are not compared."""
+    beside_torch("""
+from torch import fx
+from torch.fx.passes.shape_prop import ShapeProp
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+    def forward(self, x):
+        a, b = self.linear(x).chunk(2, 1)
+        return torch.relu(a).t(), x.shape[0], b.double().max(1)
+traced = fx.symbolic_trace(Net())
+say("gives", lambda: [list(y.shape) if isinstance(y, torch.Tensor) else len(y) if isinstance(y, tuple) else y
+                      for y in ShapeProp(traced).propagate(torch.ones(2, 3))])
+def told(meta):
+    if hasattr(meta, "memory_format"):
+        return [list(meta.shape), str(meta.dtype), meta.requires_grad, meta.is_quantized]
+    return [told(m) for m in meta] if isinstance(meta, tuple) else meta
+for node in traced.graph.nodes:
+    say(node.name, lambda: told(node.meta.get("tensor_meta")))
+say("types", lambda: [node.meta["type"].__name__ for node in traced.graph.nodes][:4])
+""")

@@ -262,3 +262,48 @@ def seen():
     return names
 say("seen", seen)
 """)
+
+
+def test_scripts_are_told_from_modules_and_functions():
+    """What packages ask of a scripted module (kornia), and that `torch._assert` fails in one with torch.jit.Error (e3nn)."""
+    beside_torch("""
+import copy
+class Checked(torch.nn.Module):
+    def forward(self, x):
+        torch._assert(x.shape[0] == 2, "two rows")
+        return x * 2
+def double(x):
+    return x * 2
+x = torch.ones(2, 3)
+def kinds(value):
+    return [isinstance(value, kind) for kind in (torch.jit.ScriptModule, torch.jit.ScriptFunction, torch.nn.Module)]
+say("before", lambda: [kinds(Checked()), kinds(double), kinds(3)])
+made = torch.jit.trace(Checked(), x)
+say("module", lambda: [kinds(made), kinds(copy.deepcopy(made)), kinds(Checked())])
+say("function", lambda: kinds(torch.jit.trace(double, x)))
+def failed(kind):
+    try:
+        torch._assert(False, "two rows")
+    except kind as error:
+        return str(error)
+say("assert", lambda: failed(AssertionError))
+""")
+    assert reports("""
+def failed():
+    try:
+        torch.jit.script(torch.nn.ReLU())(torch._assert(False, "two rows"))
+    except torch.jit.Error as error:
+        return str(error)
+say("script", failed)
+""", ours=True)["script"].startswith("two rows")
+
+
+def test_packed_sequences_move():
+    beside_torch("""
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+packed = pack_sequence([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])])
+for k, to in enumerate((lambda p: p.to("cpu"), lambda p: p.to(torch.float64), lambda p: p.double(),
+                        lambda p: p.long(), lambda p: p.half().float().cpu())):
+    say(f"moved {k}", lambda: [str(to(packed).data.dtype), pad_packed_sequence(to(packed)), type(to(packed)).__name__])
+say("is", lambda: packed.is_cuda)
+""")

@@ -100,6 +100,26 @@ say("to_sparse", lambda: of(lambda: torch.sparse.mm(x.to_sparse(), d), x))
 """, 1e-6)
 
 
+def test_new_and_resize_as():
+    """As optimizers make sparse tensors of a gradient's kind (SM3)."""
+    beside_torch(START + """
+s = made()
+for k, make in enumerate((lambda: s.new(), lambda: s.new(2, 3), lambda: s.new(torch.Size([4])), lambda: s.new(i, v),
+                          lambda: s.new(i, v, (3, 4)), lambda: s.new().resize_as_(s), lambda: s.double().new(i, v),
+                          lambda: s.clone().resize_as_(torch.sparse_coo_tensor((4, 5))))):
+    say(f"new {k}", lambda: [parts(make()), str(make().dtype), make()._nnz(), make().sparse_dim()])
+""")
+
+
+def test_resize_as_says_what_does_not_fit():
+    said = reports(START + """
+say("dense", lambda: made().resize_as_(torch.ones(2, 3)))
+say("smaller", lambda: made().resize_as_(torch.sparse_coo_tensor((1, 3))))
+""", ours=True)
+    assert said["dense"].startswith("UnsupportedError: resize_as_: a sparse tensor is resized as another one")
+    assert said["smaller"].startswith("ShapeError: resize_as_: (2, 3) with entries cannot become (1, 3)")
+
+
 def test_graph_networks_train():
     """A convolution over a graph, normalized by degrees, with an attention whose Function saves a sparse matrix, and files."""
     beside_torch(START + """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tracegrad.errors import ArgumentError, ShapeError
@@ -23,10 +24,28 @@ class PackedSequence(NamedTuple):
     sorted_indices: tuple[int, ...] | None = None
     unsorted_indices: tuple[int, ...] | None = None
 
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """With its data on another device or of another dtype, as `Tensor.to` takes them."""
+        return self._replace(data=self.data.to(*args, **kwargs))
+
     def lengths(self) -> list[int]:
         """The length of each sequence, in the order of the batch."""
         longest_first = [sum(size > k for size in self.batch_sizes) for k in range(self.batch_sizes[0])]
         return longest_first if self.unsorted_indices is None else [longest_first[k] for k in self.unsorted_indices]
+
+
+def _converted(name: str) -> Any:
+    def convert(self: PackedSequence, *args: Any, **kwargs: Any) -> PackedSequence:
+        return self._replace(data=getattr(self.data, name)(*args, **kwargs))
+
+    convert.__name__, convert.__doc__ = name, f"With its data as `Tensor.{name}` gives it."
+    return convert
+
+
+for _name in ("cpu", "cuda", "double", "float", "half", "long", "int", "short", "char", "byte", "pin_memory"):
+    setattr(PackedSequence, _name, _converted(_name))
+for _name in ("is_cuda", "is_pinned"):
+    setattr(PackedSequence, _name, property(attrgetter(f"data.{_name}")))
 
 
 def pack_padded_sequence(input: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False,
@@ -71,7 +90,8 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     data = sequence.data
     table = PUBLIC["tensor"](rows, device=data.device)
     flat = data.index_select(0, table.clamp(min=0).reshape(-1)).reshape(*table.shape, *data.shape[1:])
-    padded = PUBLIC["where"]((table >= 0).reshape(*table.shape, *[1] * (data.ndim - 1)), flat, padding_value)
+    filling = PUBLIC["full"]((), padding_value, dtype=data.dtype, device=data.device)       # (a number would make floats of integers)
+    padded = PUBLIC["where"]((table >= 0).reshape(*table.shape, *[1] * (data.ndim - 1)), flat, filling)
     return padded.transpose(0, 1) if batch_first else padded, PUBLIC["tensor"](lengths)
 
 

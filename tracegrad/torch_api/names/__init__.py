@@ -29,6 +29,7 @@ from tracegrad.torch_api.names._dynamo.compiled import Compiled as _Compiled
 from tracegrad.torch_api.names._dynamo.eval_frame import OptimizedModule as _OptimizedModule
 from tracegrad.torch_api.names._higher_order_ops.control import cond as cond
 from tracegrad.torch_api.names._higher_order_ops.control import while_loop as while_loop
+from tracegrad.torch_api.names._markers import AssertionFailed as _AssertionFailed
 from tracegrad.torch_api.names.futures import Future as Future
 from tracegrad.torch_api.names.torch_version import TorchVersion as _TorchVersion
 from tracegrad.torch_api.overrides import overridden
@@ -131,7 +132,8 @@ def clear_autocast_cache() -> None:
 def _assert(condition: Any, message: str) -> None:
     """An AssertionError with the message unless the condition holds; graphs of torch.fx record it."""
     if isinstance(condition, (bool, Tensor)):
-        assert condition, message
+        if not condition:
+            raise _AssertionFailed(message)
     else:
         overridden(_assert, lambda condition, message: _assert(bool(condition), message), (condition, message), {})
 

@@ -11,6 +11,14 @@ def unchanged(fn: Any = None, *_: Any, **__: Any) -> Any:
     return fn if callable(fn) else unchanged
 
 
+class ScriptError(RuntimeError):
+    """torch.jit.Error: what torch raises where a script's own code fails. Code here raises its own errors, `torch._assert` both."""
+
+
+class AssertionFailed(AssertionError, ScriptError):
+    """What torch._assert raises: torch's error in a script, and its error elsewhere. Whether code is a script's is not known here."""
+
+
 class Unchanged(nullcontext[None]):
     """A block in which nothing changes, whatever it is given; or a decorator."""
 

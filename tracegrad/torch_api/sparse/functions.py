@@ -13,6 +13,7 @@ from tracegrad.graph.ir import Size
 from tracegrad.ops.arguments import one_dim, some_dims
 from tracegrad.support.layouts import layout
 from tracegrad.tensors.tensor import Tensor
+from tracegrad.torch_api.sparse.making import sparse_coo_tensor
 from tracegrad.torch_api.sparse.tensor import (
     SPARSE_RULES,
     SparseTensor,
@@ -206,6 +207,17 @@ def _by(x: SparseTensor, y: Any, combine: Callable[[Any, Any], Any]) -> SparseTe
     return like(x, combine(x._entries, y))
 
 
+def _resized(x: SparseTensor, source: Any) -> SparseTensor:
+    """The entries of x in the sizes of another sparse tensor, whose dimensions may not be fewer, more or smaller if there are entries."""
+    if not isinstance(source, SparseTensor):
+        raise UnsupportedError("resize_as_: a sparse tensor is resized as another one; use source.to_sparse()")
+    if not x._entries.shape[0]:
+        return sparse(source._places[:, :0], source._entries[:0].detach().to(dtype=x.dtype), source._sizes, True)
+    if len(x._sizes) != len(source._sizes) or any(n < m for n, m in zip(source._sizes, x._sizes, strict=True)):
+        raise ShapeError(f"resize_as_: {tuple(x._sizes)} with entries cannot become {tuple(source._sizes)}; make a new sparse tensor")
+    return sparse(x._places, x._entries, source._sizes, x._once)
+
+
 def _in_place(name: str, of: Any) -> None:
     @rule(f"{name}_", f"__i{name}__")
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,6 +231,7 @@ def _in_place(name: str, of: Any) -> None:
 
 
 for _name, _fn in {"add": add, "sub": sub, "mul": mul, "div": div, "zero": _empty, "t": lambda x: _permuted(x, (1, 0)),
+                   "resize_as": _resized,
                    "detach": lambda x: like(x, x._entries.detach()), "copy": lambda x, source, non_blocking=False: source,
                    **{n: SPARSE_RULES[n] for n in ("abs", "sqrt", "relu", "neg")}}.items():
     _in_place(_name, _fn)
@@ -431,3 +444,12 @@ def _new_zeros(self: SparseTensor, *sizes: Any, dtype: Any = None, device: Any =
     shape = Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
     entries = tg.zeros(0, dtype=dtype or self.dtype, device=device or self.device)
     return sparse(tg.zeros(len(shape), 0, dtype=tg.int64, device=entries.device), entries, shape, True)
+
+
+@rule("new")
+def _new(self: SparseTensor, *args: Any, device: Any = None) -> SparseTensor:
+    """Of sizes: without entries; of indices, values and perhaps sizes: with these."""
+    if args and isinstance(args[0], Tensor):
+        return sparse_coo_tensor(*args, device=device or self.device)           # (of the values' dtype, as in torch)
+    found: SparseTensor = _new_zeros(self, *(args or (0,)), device=device)
+    return found

@@ -8,19 +8,20 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 from tracegrad.errors import ArgumentError, UnsupportedError
 from tracegrad.nn.module import Module
 from tracegrad.torch_api import checkpoints
-from tracegrad.torch_api.names._markers import Unchanged, unchanged
+from tracegrad.torch_api.names._markers import ScriptError, Unchanged, unchanged
 from tracegrad.torch_api.names.futures import Future as Future
 
 __all__ = ["Final"]
+_SCRIPTED = "_tg_scripted"
 _MARK = "written by tracegrad's torch.jit.save"
 
 ignore = export = unused = script_if_tracing = _script_if_tracing = interface = unchanged
-
 
 
 class optimized_execution(Unchanged):
@@ -35,25 +36,31 @@ class TracerWarning(Warning):
         """Nothing."""
 
 
-class Error(RuntimeError):
-    """What torch raises where a script's own code fails. Code here raises its own errors."""
+Error = ScriptError
 
 
 class _Scripted(type):
+    """A class whose objects are what `script` or `trace` was given: these are marked."""
+
     def __instancecheck__(cls, value: object) -> bool:
-        how = vars(value).get("save") if isinstance(value, Module) else None
-        return isinstance(how, partial) and how.func is save
+        return isinstance(value, Module) is cls.modules and _SCRIPTED in getattr(value, "__dict__", ())
+
+    modules: bool
 
 
 class ScriptModule(metaclass=_Scripted):
-    """What `isinstance` says of modules that were given to `script` or `trace`, which stay what they are."""
+    """None is made here: `isinstance` says of a module whether `script` or `trace` was called with it."""
+
+    modules = True
 
 
-class ScriptFunction:
-    """None is made here: `isinstance` says so."""
+class ScriptFunction(metaclass=_Scripted):
+    """As ScriptModule, of functions."""
+
+    modules = False
 
 
-RecursiveScriptModule = ScriptModule
+RecursiveScriptModule = TopLevelTracedModule = ScriptModule
 
 
 def _warn(name: str) -> None:
@@ -61,29 +68,31 @@ def _warn(name: str) -> None:
                   "module", FutureWarning, stacklevel=3)
 
 
-def _savable(obj: Any) -> Any:
-    """The same; a module with the method `save` of scripts, unless it has one."""
+def _scripted(obj: Any) -> Any:
+    """The same, marked as a script; a module with the method `save` of scripts, unless it has one."""
     if isinstance(obj, Module) and not hasattr(obj, "save"):
         vars(obj)["save"] = partial(save, obj)
+    if isinstance(obj, (Module, FunctionType)):
+        vars(obj)[_SCRIPTED] = True
     return obj
 
 
 def script(obj: Any = None, **_: Any) -> Any:
     """The function, class or module itself, with a FutureWarning, as torch gives one."""
     _warn("script")
-    return _savable(unchanged(obj))
+    return _scripted(unchanged(obj))
 
 
 def trace(func: Callable[..., Any], example_inputs: Any = None, **_: Any) -> Callable[..., Any]:
     """The function itself, which is right for all inputs and is not called here, with a FutureWarning, as torch gives one."""
     _warn("trace")
-    return _savable(func)  # type: ignore[no-any-return]
+    return _scripted(func)  # type: ignore[no-any-return]
 
 
 def trace_module(mod: Any, inputs: Any = None, *_: Any, **__: Any) -> Any:
     """The module itself, as of `trace`; `inputs` names its methods, which are not called."""
     _warn("trace_module")
-    return _savable(mod)
+    return _scripted(mod)
 
 
 def _get_trace_graph(*_: Any, **__: Any) -> Any:

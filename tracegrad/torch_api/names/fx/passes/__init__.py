@@ -1,0 +1,1 @@
+"""torch.fx.passes: of its modules, shape_prop."""
