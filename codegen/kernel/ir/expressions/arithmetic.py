@@ -235,9 +235,9 @@ class Call(Made):
         return self.name, self.parts
 
     def c(self, p: Printer) -> tuple[str, int]:
-        given = map(p.top, self.parts)
+        given = [p.top(x) for x in self.parts]
         if self.name == "min":                              # of indices the last there is: where the last tile begins
-            given = (p.ends(text) if isinstance(x, At) and not x.index.terms else text for x, text in zip(self.parts, given, strict=True))
+            given = [p.ends(text) if isinstance(x, At) and not x.index.terms else text for x, text in zip(self.parts, given, strict=True)]
         return f"{self.name}({', '.join(given)})", ATOM
 
     def python(self, v: Python) -> Term:
