@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from inspect import unwrap
 from typing import Any
 
-from tracegrad import optim
 from tracegrad.errors import ArgumentTypeError, ShapeError
 from tracegrad.graph.operators import PUBLIC
+from tracegrad.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
+from tracegrad.optim.adaptive import Adadelta, Adagrad, RMSprop
+from tracegrad.optim.sgd import ASGD, SGD, Rprop
 
 # How a step is done in torch, which changes nothing here.
 _IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
@@ -77,20 +79,20 @@ def _named(function: Callable[..., None], name: str, kind: type) -> Callable[...
     return function
 
 
-adam = _moments("adam", optim.Adam, "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
-adamw = _moments("adamw", optim.AdamW, "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
-adamax = _moments("adamax", optim.Adamax, "exp_avg", "exp_inf", "step")
-nadam = _moments("nadam", optim.NAdam, "exp_avg", "exp_avg_sq", "mu_product", "step")
-radam = _moments("radam", optim.RAdam, "exp_avg", "exp_avg_sq", "step")
-adagrad = _plain("adagrad", optim.Adagrad, "sum", "step")
-adadelta = _plain("adadelta", optim.Adadelta, "square_avg", "acc_delta", "step")
-asgd = _plain("asgd", optim.ASGD, "ax", "mu", "eta", "step")
+adam = _moments("adam", Adam, "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
+adamw = _moments("adamw", AdamW, "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
+adamax = _moments("adamax", Adamax, "exp_avg", "exp_inf", "step")
+nadam = _moments("nadam", NAdam, "exp_avg", "exp_avg_sq", "mu_product", "step")
+radam = _moments("radam", RAdam, "exp_avg", "exp_avg_sq", "step")
+adagrad = _plain("adagrad", Adagrad, "sum", "step")
+adadelta = _plain("adadelta", Adadelta, "square_avg", "acc_delta", "step")
+asgd = _plain("asgd", ASGD, "ax", "mu", "eta", "step")
 
 
 def rprop(params: Any, grads: Any, prevs: Any, step_sizes: Any, state_steps: Any, *, etaminus: float, etaplus: float,
           step_size_min: float, step_size_max: float, **options: Any) -> None:
     """The step of torch.optim.Rprop as a function: params and the lists of its state are written in place."""
-    _step("rprop", optim.Rprop, params, grads, {"prev": prevs, "step_size": step_sizes, "step": state_steps},
+    _step("rprop", Rprop, params, grads, {"prev": prevs, "step_size": step_sizes, "step": state_steps},
           {**options, "etas": (etaminus, etaplus), "step_sizes": (step_size_min, step_size_max)})
 
 
@@ -102,7 +104,7 @@ def rmsprop(params: Any, grads: Any, square_avgs: Any, grad_avgs: Any, momentum_
         state["grad_avg"] = grad_avgs
     if momentum:
         state["momentum_buffer"] = momentum_buffer_list
-    _step("rmsprop", optim.RMSprop, params, grads, state, {**options, "momentum": momentum, "centered": centered})
+    _step("rmsprop", RMSprop, params, grads, state, {**options, "momentum": momentum, "centered": centered})
 
 
 def sgd(params: Any, d_p_list: Any, momentum_buffer_list: Any, *, momentum: float, dampening: float, **options: Any) -> None:
@@ -113,6 +115,6 @@ def sgd(params: Any, d_p_list: Any, momentum_buffer_list: Any, *, momentum: floa
         if dampening:                                       # but of the first gradient
             like = [PUBLIC["zeros_like"](p.detach().reshape(-1).sum()) for p in params]
             state["started"] = [z if b is None else z + 1 for z, b in zip(like, momentum_buffer_list, strict=True)]
-    _step("sgd", optim.SGD, params, d_p_list, state, {**options, "momentum": momentum, "dampening": dampening})
+    _step("sgd", SGD, params, d_p_list, state, {**options, "momentum": momentum, "dampening": dampening})
     if momentum:
         momentum_buffer_list[:] = state["momentum_buffer"]
