@@ -27,6 +27,7 @@ from tests.helpers.kernels import Checked, random_target, random_tuning
 from tests.helpers.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.ops.test_sizes import CORE, UPDATES
 from tests.random_programs import wide_modes
+from tests.random_programs.random_moves import moved, random_moves
 from tests.random_programs.random_programs import FLOATS, Program, random_program
 from tests.random_programs.test_fuzz import backward, called, floats, forward, functional, second
 from tracegrad.support.plan import Target
@@ -146,6 +147,17 @@ def scattered(rng: random.Random) -> None:
         raise
 
 
+def moves(rng: random.Random) -> None:
+    """Movements, and reductions between them."""
+    shape, texts = random_moves(rng)
+    values = np.random.default_rng(rng.randrange(1 << 30)).integers(-16, 17, shape) / 8
+    try:
+        tg.trace(moved(texts))(tg.tensor(values, dtype=rng.choice([tg.float32, tg.float64])))
+    except BaseException as error:
+        error.add_note(f"{texts} of {list(shape)}")
+        raise
+
+
 ORDINARY = (case,) * 8 + (value, gradient, value, direction, second, update, update, scattered)
 
 WIDE = (wide_modes.value, wide_modes.stencil) * 6 + (wide_modes.equals,) * 4 + (wide_modes.loop, wide_modes.slide) * 3 + (
@@ -157,8 +169,9 @@ QUICK = (case, update, wide_modes.stencil, case, wide_modes.value, wide_modes.sp
          wide_modes.gradient, update, wide_modes.eager_loop, value, scattered)
 SLOW = (direction, second, wide_modes.direction, wide_modes.second, wide_modes.mapped, wide_modes.untraced)
 SETS = {"slide": (wide_modes.slide,), "ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_modes.quick_loop,),
-         "scattered": (scattered,), "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
+         "scattered": (scattered,), "moves": (moves,), "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
 
+OF_DRAWS = update, scattered, moves                              # which draw their programs themselves
 WIDER = {wide_modes.gradient: 3.0, wide_modes.second: 10.0, wide_modes.direction: 10.0, wide_modes.mapped: 3.0, wide_modes.slide: 10.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
@@ -193,8 +206,8 @@ def program(rng: random.Random, way: Any, kind: str) -> str:
         tuning = Tuning()
     if way.__module__ == wide_modes.__name__:
         return f"wide {way.__name__}" if wide(way, rng, target, tuning, kind) else "ill-conditioned"
-    what: Any = drawn(rng) if way is case else rng if way in (update, scattered) else random_program(rng)
-    if way not in (case, update, scattered, value) and (what.in_place_on_inputs or not floats(what)):
+    what: Any = drawn(rng) if way is case else rng if way in OF_DRAWS else random_program(rng)
+    if way not in (case, value, *OF_DRAWS) and (what.in_place_on_inputs or not floats(what)):
         way = value
     with Checked({"drawn": target}, tuning=tuning, slack=SLACK.get(way, 1.0)):
         try:

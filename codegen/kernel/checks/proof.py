@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from tracegrad.codegen.kernel.index.index import Index, Var
@@ -122,11 +123,17 @@ class Proof:
         """What x % divisor may be, where x is in low..high."""
         if low // divisor == high // divisor:
             return low % divisor, high % divisor
-        if self.lanes is not None:                           # vectors that begin at multiples of the divisor are inside of one
-            lane, more = self.lanes
-            if x == lane.index + x.constant and lane.multiple % divisor == 0 and x.constant % divisor + more < divisor:
-                return x.constant % divisor, x.constant % divisor + more
-        return 0, divisor - 1
+        lane, more = self.lanes or (None, 0)
+        if lane is None or lane not in x.vars:
+            more = 0
+        elif x != lane.index + x.constant:
+            return 0, divisor - 1
+        elif lane.multiple % divisor == 0 and x.constant % divisor + more < divisor:
+            return x.constant % divisor, x.constant % divisor + more             # vectors that begin at multiples of it are inside of one
+        first = self.expand(x)                               # of a loop in steps, which leave out some
+        step = gcd(divisor, (first - first.constant).multiple)
+        least = first.constant % step
+        return (least, divisor - step + least + more) if least + more < step else (0, divisor - 1)
 
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
         """Whether x is in low..high where the guards hold."""

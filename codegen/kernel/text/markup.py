@@ -30,6 +30,7 @@ _CONSTANT = re.compile(r"([\x05\x07\x10-\x15\x17\x18])([^\x06\x08\x16]*)([\x06\x
 _AS_EXTENT = {"\x05": "\x18", "\x10": "\x17"}                # of an offset, and of a number
 _NUMBERS, _OFFSETS = bytes([*range(16, 24)]), bytes.maketrans(b"\x18", b"\x05")
 _COMMENT, _BETWEEN = "\x0e", "\x00"
+PLACE = "@"                            # stands for a number in a form of a text; C has none
 COLUMN = 70                                                  # from which on comments stand beside lines
 
 
@@ -160,6 +161,11 @@ def with_constants_each(texts: Iterable[str], instead: Callable[[Constant], str 
 def _constant(mark: str, text: str) -> Constant:
     dtype = _DTYPES[mark]
     return Constant(float(text.rstrip("f")) if dtype_kind(dtype) == "f" else int(text.rstrip("UuL")), dtype, mark in "\x07\x17\x18")
+
+
+def before_places(form: str) -> list[str]:
+    """The two characters before each `PLACE` of a number: they tell a stride from an offset and from a step."""
+    return [text[-2:] for text in form.split(PLACE)]
 
 
 def as_extents(text: str) -> str:

@@ -24,13 +24,12 @@ import numpy as np
 from tracegrad.codegen.kernel.index.varying import LEAST
 from tracegrad.codegen.kernel.ir.expressions import Number
 from tracegrad.codegen.kernel.ir.kernel import Kernel
-from tracegrad.codegen.kernel.text.markup import Constant, marked, with_constants, with_constants_each
+from tracegrad.codegen.kernel.text.markup import PLACE, Constant, before_places, marked, with_constants, with_constants_each
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
 from tracegrad.support.cache import Cache
 from tracegrad.support.plan import Function, Offset, Target
 
-NUMBER = "@"                           # stands in a form where a number is; C has none
 MOST = 96                              # arguments of a kernel for numbers: OpenCL promises 1024 bytes for all of them
 templates = Cache("kernels whose sizes vary", 4096)
 Built = tuple[Function, tuple[tuple[str, ...], ...]]       # a function, called "", and the texts of what stands in front of it, in groups
@@ -50,7 +49,7 @@ def numbers_of(kernel: Kernel) -> tuple[str, tuple[Constant, ...]]:
 
     def note(number: Constant) -> str:
         found.append(number)
-        return f"{NUMBER}{number.dtype.char}"
+        return f"{PLACE}{number.dtype.char}"
 
     return with_constants(kernel.numbered_form, note), tuple(found)
 
@@ -84,7 +83,7 @@ class Template:
     """
 
     def __init__(self, form: str) -> None:
-        self.before = [text[-2:] for text in form.split(NUMBER)]
+        self.before = before_places(form)
         self.seen: list[tuple[Constant, ...]] = []
         self.places: list[int] = []
         self.built: tuple[list[int], frozenset[str], Built] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.helpers.kernels import DEVICES, TARGETS, TUNINGS, Checked
 from tests.helpers.marks import one_of
-from tests.random_programs.fuzz import FIRST, batch
+from tests.random_programs.fuzz import BATCH, FIRST, batch
 from tests.random_programs.random_programs import FLOATS, Program, fit, programs
 from tests.random_programs.test_fuzz import LONG, arguments, called, examples
 from tracegrad.codegen.kernel.run.memory import KernelFault, Memory, Pointer, State
@@ -144,6 +145,18 @@ def test_random_programs(program: Program) -> None:
 def test_many_programs() -> None:
     """The quick fuzz: what tests/helpers/mutations.py puts in is found by these."""
     assert not batch(0, range(FIRST), Counter(), "quick")
+
+
+@pytest.mark.parametrize(("number", "places"), [(0, range(40)), (10, [173]), (12, [208]), (18, [51]), (26, [155]), (29, [138])])
+def test_reductions_between_movements(number: int, places: Iterable[int]) -> None:
+    """Also those that were found to add up rows for columns, or not to be proved: one in a thousand."""
+    assert not batch(number, places, Counter(), "moves")
+
+
+@pytest.mark.long
+def test_many_reductions_between_movements() -> None:
+    for number in range(30, 38):
+        assert not batch(number, range(BATCH), Counter(), "moves")
 
 
 @examples(30, 20_000)

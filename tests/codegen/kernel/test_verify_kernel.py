@@ -279,6 +279,20 @@ def test_vectors_at_the_end(size: int, stop: int, whole: bool, fails: bool) -> N
         verify_kernel(b.kernel())
 
 
+@pytest.mark.parametrize(("step", "behind", "fails"), [(8, 0, False), (16, 8, False), (32, 24, False), (8, 8, True), (16, 9, True)])
+def test_vectors_at_remainders_of_steps(step: int, behind: int, fails: bool) -> None:
+    """A loop in steps of 16 is never at 49..63 of 64 elements."""
+    b = Bench(64)
+    i = Var("i", 192)
+    with b.w.loop(i, 0, 192, step):
+        at = i.index % 64 + behind
+        b.store(Index((), 0), b.load(at, 8, i), 8)
+    if fails:
+        wrong(b.kernel(), "of x are read, of 64 that it has")
+    else:
+        verify_kernel(b.kernel())
+
+
 @pytest.mark.parametrize(("block", "fits"), [(12, True), (16, True), (13, False)])
 def test_a_block_is_as_long_wherever_it_begins(block: int, fits: bool) -> None:
     """Blocks of a row that begin where another loop is: the last one ends where the row does, if they are of one length."""

@@ -457,7 +457,7 @@ def test_values_for_a_mask_are_as_many_as_its_places(count):
 
     calls = [assigned, *[tg.trace(assigned)] * 3, lambda x, mask, value: x.index_put((mask,), value)]
     for call in calls:
-        with pytest.raises(RuntimeError, match=f"setitem.*{count}"):
+        with pytest.raises(RuntimeError, match=f"{'index_put' if call is calls[-1] else 'setitem'}.*{count}"):
             call(x, mask, tg.ones(count)).numpy()
     given, right = tg.tensor([1.0, 2.0, 3.0]), [[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]
     assert all(call(x, mask, given).tolist() == right for call in calls)
