@@ -97,7 +97,9 @@ def test_what_numpy_holds_is_asked_as_an_array(form, monkeypatch):
     check = C.greater_than.check
     monkeypatch.setattr(C.greater_than, "check", lambda self, x: asked.append(type(x)) or check(self, x))
     for _ in range(3):
-        D.Normal(0.0, FORMS[form](GOOD))
+        x = FORMS[form](GOOD)
+        tg.synchronize()                                        # what is pending nobody holds yet
+        D.Normal(0.0, x)
     assert asked[-1] is np.ndarray
 
 

@@ -238,8 +238,8 @@ class Distribution(Named):
         """value as a tensor whose shape broadcasts with samples'; and is in the support (default: the distribution's)."""
         name = f"{type(self).__name__}.{call}"
         self._of_shape(name, value)
-        if self._validate_args and valued() and not satisfied(support := support or self.support, value):
-            raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
+        if self._validate_args:
+            self._in_support(name, value, support or self.support)
         return value
 
     def _of_shape(self, name: str, value: Any) -> None:
@@ -249,6 +249,11 @@ class Distribution(Named):
         if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
             raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
         broadcast_shapes(name, [value.shape, self._shape()])
+
+    @staticmethod
+    def _in_support(name: str, value: Any, support: Any) -> None:
+        if valued() and not satisfied(support, value):
+            raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
 
     def _validate_sample(self, value: Any) -> None:
         """Raise ArgumentError or ShapeError for what is no value of the distribution: torch's name, for `log_prob` of programs' classes.
@@ -263,8 +268,8 @@ class Distribution(Named):
                           "validate_args=False", stacklevel=2)
             support = None
         self._of_shape(name, value)
-        if support is not None and valued() and not satisfied(support, value):
-            raise ArgumentError(f"{name}: value has to be in the support, {support}, found invalid values: {value}")
+        if support is not None:
+            self._in_support(name, value, support)
 
     def __repr__(self) -> str:
         given = {n: v for n in self._shown() if isinstance(v := self._parameter(n), Tensor)}

@@ -5,8 +5,9 @@ with what was seen before: kernels that differ in numbers only have one `Templat
 launch passes the numbers of its own size, so the kernel computes what its own text would, and what was proved of that (`verify_kernel`)
 holds. A kernel with other statements has a template of its own; `kernel/index/varying.py` says what is done to have few of them.
 
-The first kernel of a template has nothing to be compared with. There, numbers are arguments that are multiples of a size that varies, and
-those that tell where loops over such sizes, and work-items, begin and end. A
+The first kernel of a template has nothing to be compared with. There, numbers are arguments that are multiples of a size that varies, or
+one less, and those that tell where loops over such sizes, work-items and the last tile begin and end; equal ones are one argument if they
+stand behind the same sign. A
 wrong guess costs a build later, or an argument that never changes. Never arguments: sizes of arrays, and numbers in directives.
 """
 
